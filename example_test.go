@@ -10,7 +10,7 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/transport/mem"
 )
 
-// Both ends of this pipe are in one process and share one context.
+// Two ends of a pipe in one process, which share one context, exchange a message.
 func ExampleNewContext() {
 	ctx := context.Background()
 	c, err := tensorpipe.NewContext(pipe.Options{Name: "worker0"})
@@ -35,8 +35,8 @@ func ExampleNewContext() {
 	// Output: greeting from worker0 over uv: hello
 }
 
-// A profile can be changed before it is used. This one gets a transport within one process, which is preferred
-// to TCP because of its priority.
+// A profile is changed before it is used: it gets a transport within one process, which is
+// preferred to TCP because of its higher priority.
 func ExampleProfile() {
 	ctx := context.Background()
 	profile := tensorpipe.DefaultProfile()
@@ -52,8 +52,9 @@ func ExampleProfile() {
 	// Output: mem
 }
 
-// The profile of PyTorch, but tensors are sent over TCP even if the two processes could read each other's
-// memory. Opening a pipe fails if the other end does not have this channel.
+// The policy requires the channel mpt_uv of PyTorch's profile, so that tensors are sent over
+// several TCP connections even if the two processes could read each other's memory. Opening a pipe
+// fails if the other end does not have this channel.
 func ExampleTorchProfile() {
 	ctx := context.Background()
 	c, err := tensorpipe.TorchProfile().NewContext(pipe.Options{

@@ -3,17 +3,10 @@ package tensorpipe_test
 import (
 	"bytes"
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/tls"
-	"crypto/x509"
 	"errors"
-	"math/big"
 	"strings"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -21,38 +14,13 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/channel/mpt"
 	"github.com/tensorpipe-go/tensorpipe/device"
 	"github.com/tensorpipe-go/tensorpipe/internal/testutil/simnet"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/testcert"
 	"github.com/tensorpipe-go/tensorpipe/internal/testutil/testwait"
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 	"github.com/tensorpipe-go/tensorpipe/shm"
 	"github.com/tensorpipe-go/tensorpipe/transport"
 	"github.com/tensorpipe-go/tensorpipe/uv"
 )
-
-// identity returns a TLS configuration for both ends of a pipe, for the name localhost.
-func identity(t *testing.T) *tls.Config {
-	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	require.NoError(t, err)
-	template := &x509.Certificate{
-		SerialNumber:          big.NewInt(1),
-		DNSNames:              []string{"localhost"},
-		NotAfter:              time.Now().Add(time.Hour),
-		IsCA:                  true,
-		BasicConstraintsValid: true,
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
-	require.NoError(t, err)
-	cert, err := x509.ParseCertificate(der)
-	require.NoError(t, err)
-	pool := x509.NewCertPool()
-	pool.AddCert(cert)
-	return &tls.Config{
-		Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}},
-		RootCAs:      pool,
-		ClientCAs:    pool,
-		ClientAuth:   tls.RequireAndVerifyClientCert,
-	}
-}
 
 // countingTransport is a TCP transport that counts successful dials.
 type countingTransport struct {
@@ -73,10 +41,11 @@ func (c *countingTransport) Dial(ctx context.Context, addr string) (transport.Co
 	return conn, nil
 }
 
-// Tensors use the lanes of mpt_uv, with TLS if the pipe uses it: in the compatible dialect 16 lanes from the
-// beginning, in the native dialect one per processor, from the first large tensor on.
+// TestLanes checks that tensors use the lanes of mpt_uv, and each lane uses TLS if the pipe does.
+// In the compatible dialect there are 16 lanes from the beginning; in the native dialect at least 4
+// are opened by large tensors.
 func TestLanes(t *testing.T) {
-	config := identity(t)
+	config := testcert.New(t)
 	for _, c := range []struct {
 		name    string
 		dialect pipe.Dialect
@@ -110,18 +79,20 @@ func TestLanes(t *testing.T) {
 	}
 }
 
-// The plan contains the size from which lanes are used, and tensors follow it.
+// TestPlanOfLanes checks that in the native dialect the plan has the size from which tensors use
+// lanes, and tensors of each size use the channel in the plan. In the compatible dialect all
+// tensors use lanes.
 func TestPlanOfLanes(t *testing.T) {
 	for dialect, want := range map[pipe.Dialect]struct {
 		plan    string
 		carried map[string]uint64
 	}{
-		pipe.DialectNative: {`dialect            native
-transport          uv
-up to 65536 bytes  inside the message
-cpu:0 to cpu:0     mpt_uv
-cpu:0 to cpu:0     basic below 1048576 bytes
-not channel cma    forbidden by the policy
+		pipe.DialectNative: {`dialect          native
+transport        uv
+inline           parts of up to 64 KiB, up to 1 MiB of a message
+cpu:0 to cpu:0   mpt_uv
+cpu:0 to cpu:0   basic below 1 MiB
+not channel cma  forbidden by the policy
 `, map[string]uint64{"mpt_uv": 2, "basic": 2}},
 		pipe.DialectCompatible: {`dialect            compatible
 transport          uv
@@ -149,7 +120,8 @@ not channel cma    forbidden by the policy
 	}
 }
 
-// torchPipe opens a pipe within this process with the path that PyTorch uses between machines.
+// torchPipe opens a pipe within this process over tcp with the channels that PyTorch uses between
+// machines: mpt_uv and basic, not cma. It returns the client's end and the server's.
 func torchPipe(t *testing.T, tcp transport.Transport, dialect pipe.Dialect) (one, other *pipe.Pipe) {
 	t.Helper()
 	c, err := tensorpipe.TorchProfile().NewContext(pipe.Options{
@@ -169,7 +141,8 @@ func torchPipe(t *testing.T, tcp transport.Transport, dialect pipe.Dialect) (one
 	return one, other
 }
 
-// withoutCMA is the policy of processes that cannot read each other's memory.
+// withoutCMA returns a policy that forbids the channel cma, as if the processes could not read each
+// other's memory.
 func withoutCMA() pipe.Policy { return pipe.Policy{Channels: pipe.Rule{Forbid: []string{"cma"}}} }
 
 func sendTensor(t *testing.T, from, to *pipe.Pipe) {
@@ -191,7 +164,8 @@ func sendBytes(t *testing.T, from, to *pipe.Pipe, size int) {
 	require.True(t, bytes.Equal(data, got), "wrong bytes")
 }
 
-// A pipe over shared memory does not use lanes, unless there is no other channel or a policy prefers them.
+// TestLanesWithinAMachine checks that the plan of a pipe over shared memory has the channel basic
+// in place of mpt_uv, unless there is no other channel or a policy prefers mpt_uv.
 func TestLanesWithinAMachine(t *testing.T) {
 	if err := shm.New().Viable(); err != nil {
 		t.Skip(err)
@@ -230,8 +204,9 @@ func TestLanesWithinAMachine(t *testing.T) {
 	}
 }
 
-// In the native dialect a pipe over shared memory does not use lanes, even if they are available, because they
-// are slower. In the compatible dialect it does.
+// TestNoLanesOverSharedMemory checks that a native pipe over shared memory whose channel is mpt_uv
+// opens no lanes, because they are slower than the session. In the compatible dialect it opens and
+// uses them.
 func TestNoLanesOverSharedMemory(t *testing.T) {
 	if err := shm.New().Viable(); err != nil {
 		t.Skip(err)
@@ -263,7 +238,9 @@ func TestNoLanesOverSharedMemory(t *testing.T) {
 	}
 }
 
-// If one lane is lost, both ends report the loss of the peer.
+// TestLaneConnectionLost checks that if the connection of one lane is lost, Write at one end and
+// Next or Read at the other fail with ErrPeerLost, or, in the compatible dialect only, with
+// ErrPeerClosed.
 func TestLaneConnectionLost(t *testing.T) {
 	for dialect, atLeast := range map[pipe.Dialect]int{pipe.DialectCompatible: 3 + 16, pipe.DialectNative: 2 + 4} {
 		t.Run(string(dialect), func(t *testing.T) {

@@ -27,7 +27,9 @@ func (f layeredFactory) Over(t transport.Transport) channel.Factory {
 
 func (layeredFactory) Suits(transport.Transport) error { return nil }
 
-// A channel that opens connections of its own uses the application's transport after which it is named.
+// TestLayeredChannelUsesTheTransportOfItsName checks that NewContext passes the application's
+// transport to a channel of the profile that declares that it opens connections of its own
+// ([channel.Layered]) and whose name ends with the transport's name. Other channels get none.
 func TestLayeredChannelUsesTheTransportOfItsName(t *testing.T) {
 	own := pipe.TransportEntry{Name: "own", Transport: mem.New(nil)}
 	layered := func(given *[]transport.Transport) channel.Factory { return layeredFactory{basic.New(), given} }

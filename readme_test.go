@@ -11,7 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The code in the README is that of examples, which compile and run.
+// TestReadmeShowsTheExamples checks that each block of Go code in README.md is part of an example
+// under examples, which is compiled and run.
 func TestReadmeShowsTheExamples(t *testing.T) {
 	readme, err := os.ReadFile("README.md")
 	require.NoError(t, err)
@@ -32,7 +33,8 @@ var code = regexp.MustCompile("(?s)```.*?```")
 
 var link = regexp.MustCompile(`\]\(([^)#\s]+)[^)]*\)`)
 
-// Links in the documents refer to existing files.
+// TestDocumentLinks checks that each relative link in README.md and docs refers to an existing
+// file.
 func TestDocumentLinks(t *testing.T) {
 	links := 0
 	for _, page := range documents(t) {
@@ -51,7 +53,7 @@ func TestDocumentLinks(t *testing.T) {
 	require.Greater(t, links, 5, "the documents contain links")
 }
 
-// documents returns README.md and the files under docs.
+// documents returns the paths of README.md and of all Markdown files under docs.
 func documents(t *testing.T) []string {
 	pages := []string{"README.md"}
 	require.NoError(t, filepath.WalkDir("docs", func(path string, _ fs.DirEntry, err error) error {
@@ -65,7 +67,8 @@ func documents(t *testing.T) []string {
 
 var testName = regexp.MustCompile(`\bTest[A-Z]\w*`)
 
-// Every test that docs/faults.md names exists. A name may be the common prefix of several tests.
+// TestFaultsAreTested checks that each test that docs/faults.md names exists in this module. A name
+// in the document may be the common prefix of several tests.
 func TestFaultsAreTested(t *testing.T) {
 	page, err := os.ReadFile("docs/faults.md")
 	require.NoError(t, err)

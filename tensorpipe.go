@@ -42,6 +42,7 @@
 package tensorpipe
 
 import (
+	"crypto/tls"
 	"slices"
 	"strings"
 
@@ -61,10 +62,11 @@ type Profile struct {
 	Channels   []pipe.ChannelEntry
 }
 
-// TorchProfile returns the transports and channels that PyTorch's RPC registers, as far as this library has them:
-// the transports uv (priority 0) and shm (200), and the channels basic (1000), mpt_uv with 16 lanes (1100) and cma
-// (1200). In the compatible dialect a pipe then takes the same path as between C++ processes. In the native
-// dialect, if there is another channel, mpt_uv is used only for tensors of [mpt.NativeBytes] or more.
+// TorchProfile returns a new profile of the transports and channels that PyTorch's RPC registers,
+// as far as this library has them: the transports uv (priority 0) and shm (200), and the channels
+// basic (1000), mpt_uv with 16 lanes (1100) and cma (1200). In the compatible dialect a pipe then
+// takes the same path as between C++ processes. In the native dialect, if there is another channel,
+// mpt_uv is used only for tensors of [mpt.NativeBytes] or more.
 func TorchProfile() Profile {
 	return Profile{
 		Transports: []pipe.TransportEntry{
@@ -85,19 +87,49 @@ func TorchProfile() Profile {
 // torchLanes is the number of lanes of mpt_uv in PyTorch. It must be the same at both ends.
 const torchLanes = 16
 
-// DefaultProfile returns all transports and channels that need no configuration: those of TorchProfile, and the
-// channel xth (priority 1300) for pipes within one process, which C++ peers ignore.
+// DefaultProfile returns a new profile of all transports and channels that need no configuration:
+// those of TorchProfile, and the channel xth (priority 1300) for pipes within one process, which
+// C++ peers ignore.
 func DefaultProfile() Profile {
 	p := TorchProfile()
 	p.Channels = append(p.Channels, pipe.ChannelEntry{Name: xth.Name, Priority: 1300, Factory: xth.New()})
 	return p
 }
 
-// NewContext creates a context. If o.Transports or o.Channels is nil, it uses those of p; an empty
-// list that is not nil stays empty. A channel of p that opens connections of its own
-// ([channel.Layered]) and whose name ends with the name of a transport, as mpt_uv does, uses the
-// transport of that name in o.Transports, for example one with TLS. NewContext opens no connection.
-// Errors match [pipe.ErrOptions].
+// WithTLS returns the [DefaultProfile] over TLS, see [Profile.WithTLS]. One line opens a context
+// with it:
+//
+//	c, err := tensorpipe.WithTLS(config).NewContext(pipe.Options{Name: "worker0"})
+func WithTLS(config *tls.Config) Profile { return DefaultProfile().WithTLS(config) }
+
+// WithTLS returns a copy of p whose transports over TCP use TLS 1.3 with config, for dialling and
+// for accepting, and whose channels that open TCP connections of their own use TLS too; p does not
+// change. All other options of the transports stay. A server asks for certificates of its clients
+// as config.ClientAuth states; tls.RequireAndVerifyClientCert admits only peers that have one. The
+// peer's certificate must be valid for config.ServerName or, if that is empty, for the host in the
+// URL that is dialled. config is copied; see [uv.WithTLS].
+//
+// Shared memory stays in the profile. It is offered only to processes of this machine and this
+// user, which certificates do not cover. To exclude it, remove its entry from Transports, or forbid
+// it in pipe.Policy.
+func (p Profile) WithTLS(config *tls.Config) Profile {
+	secure := Profile{Transports: slices.Clone(p.Transports)}
+	var changed []pipe.TransportEntry
+	for i, e := range secure.Transports {
+		if t, ok := e.Transport.(*uv.Transport); ok {
+			secure.Transports[i].Transport = t.With(uv.WithTLS(config, config))
+			changed = append(changed, secure.Transports[i])
+		}
+	}
+	secure.Channels = p.channelsOver(changed)
+	return secure
+}
+
+// NewContext creates a context, which the caller must close, from o and p. If o.Transports or
+// o.Channels is nil, the context has those of p; an empty list that is not nil stays empty. A
+// channel of p that opens connections of its own ([channel.Layered]) and whose name ends with _ and
+// the name of a transport in o.Transports, as mpt_uv does, uses that transport, for example one
+// with TLS. NewContext opens no connection. The error matches [pipe.ErrOptions].
 func (p Profile) NewContext(o pipe.Options) (*pipe.Context, error) {
 	if o.Channels == nil {
 		o.Channels = p.channelsOver(o.Transports)
@@ -108,8 +140,10 @@ func (p Profile) NewContext(o pipe.Options) (*pipe.Context, error) {
 	return pipe.New(o)
 }
 
-// channelsOver returns a copy of p's channels. A channel that opens connections of its own ([channel.Layered]),
-// and whose name ends with _T, uses the first transport named T, if transports has one.
+// channelsOver returns a copy of p's channels for a context with these transports. A channel that
+// opens connections of its own ([channel.Layered]), and whose name ends with _T, uses the first
+// transport in transports that is named T. If there is none, the channel is unchanged. p is not
+// changed.
 func (p Profile) channelsOver(transports []pipe.TransportEntry) []pipe.ChannelEntry {
 	channels := slices.Clone(p.Channels)
 	for i, c := range channels {
@@ -122,6 +156,7 @@ func (p Profile) channelsOver(transports []pipe.TransportEntry) []pipe.ChannelEn
 	return channels
 }
 
-// NewContext creates a context with the transports and channels of [DefaultProfile], unless o has
-// its own. It opens no connection. Errors match [pipe.ErrOptions].
+// NewContext creates a context, which the caller must close. If o.Transports or o.Channels is nil,
+// the context has those of [DefaultProfile]. NewContext opens no connection. The error matches
+// [pipe.ErrOptions].
 func NewContext(o pipe.Options) (*pipe.Context, error) { return DefaultProfile().NewContext(o) }

@@ -1,6 +1,9 @@
 package tensorpipe_test
 
 import (
+	"fmt"
+	"os"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -16,9 +19,15 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/transport/mem"
 )
 
-func TestMain(m *testing.M) { leakcheck.Main(m) }
+func TestMain(m *testing.M) {
+	if urls := os.Getenv(asEcho); urls != "" {
+		fmt.Fprintln(os.Stderr, serveEcho(strings.Split(urls, " ")))
+		os.Exit(1)
+	}
+	leakcheck.Main(m)
+}
 
-// priorities returns the priorities of a profile by kind and name.
+// priorities returns the priorities in p by kind and name, such as "channel basic".
 func priorities(p tensorpipe.Profile) map[string]int {
 	out := map[string]int{}
 	for _, e := range p.Transports {
@@ -30,7 +39,8 @@ func priorities(p tensorpipe.Profile) map[string]int {
 	return out
 }
 
-// The priorities are PyTorch's: a C++ peer compares the choice with its own.
+// TestTorchProfile checks that TorchProfile has PyTorch's transports, channels and priorities. A
+// C++ peer compares the chosen path with its own choice, so they must be the same.
 func TestTorchProfile(t *testing.T) {
 	want := map[string]int{"transport uv": 0, "transport shm": 200, "channel basic": 1000, "channel mpt_uv": 1100, "channel cma": 1200}
 	require.Equal(t, want, priorities(tensorpipe.TorchProfile()))
@@ -42,7 +52,8 @@ func TestDefaultProfile(t *testing.T) {
 	require.Equal(t, want, priorities(tensorpipe.DefaultProfile()))
 }
 
-// Within one process tensors are copied once.
+// TestDefaultProfileWithinProcess checks that with the default profile a pipe within one process
+// uses the channel xth, which copies a tensor once.
 func TestDefaultProfileWithinProcess(t *testing.T) {
 	if err := xth.New().Viable(); err != nil {
 		t.Skip(err)
@@ -59,7 +70,8 @@ func TestDefaultProfileWithinProcess(t *testing.T) {
 	require.Equal(t, "xth", name)
 }
 
-// As in PyTorch, tensors are copied by cma with every transport.
+// TestTorchProfileCopiesDirectly checks that with PyTorch's profile a pipe on one machine uses the
+// channel cma, in both dialects and over both TCP and shared memory.
 func TestTorchProfileCopiesDirectly(t *testing.T) {
 	if err := cma.New(cma.Options{}).Viable(); err != nil {
 		t.Skip(err)
@@ -83,7 +95,9 @@ func TestTorchProfileCopiesDirectly(t *testing.T) {
 	}
 }
 
-// In both dialects a pipe that was dialled over TCP switches to shared memory.
+// TestDefaultProfileSwitchesToSharedMemory checks that with the default profile a pipe that is
+// dialled over TCP uses shared memory, in both dialects, and both plans have the reason why mpt is
+// not used.
 func TestDefaultProfileSwitchesToSharedMemory(t *testing.T) {
 	if err := shm.New().Viable(); err != nil {
 		t.Skip(err)

@@ -3,17 +3,20 @@ package agent
 import (
 	"context"
 	"crypto/rand"
-	"errors"
+	"fmt"
 	"log/slog"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/tensorpipe-go/tensorpipe/agent/codec"
 	"github.com/tensorpipe-go/tensorpipe/agent/future"
+	"github.com/tensorpipe-go/tensorpipe/agent/internal/ctxerr"
 	"github.com/tensorpipe-go/tensorpipe/agent/internal/roster"
 	"github.com/tensorpipe-go/tensorpipe/agent/internal/wire"
 	"github.com/tensorpipe-go/tensorpipe/agent/store"
+	"github.com/tensorpipe-go/tensorpipe/internal/errtext"
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
 
@@ -29,15 +32,17 @@ type Agent struct {
 	handshakes   handshakeTable
 	store        store.Store
 	ownStore     bool
+	route        string // see routeTo: the address from which this worker reaches a store over TCP
 	roster       *roster.Roster
 	peers        peers
-	updateLock   sync.Mutex // of update, so that events of the members keep their order
+	members      peerStates
 	outsideCalls outsideCalls
 	selfPeer     *peer         // this worker, as the target of its own calls
 	joined       chan struct{} // closed when the members are known
 
 	handlers     *handlers
 	interceptors []Interceptor
+	extensions   []Extension // those that were started; they do not change after Join
 	faultHook    func(*Message) Fault
 	values       Codec
 	devices      *devices
@@ -74,32 +79,66 @@ type stats struct {
 	lateReplies       atomic.Uint64 // replies to calls that had ended
 	rejectedPipes     atomic.Uint64
 	duplicateRequests atomic.Uint64 // requests received again while they were served
+	sentBytes         atomic.Uint64 // in pipes that have ended
+	receivedBytes     atomic.Uint64
 }
 
-// Join makes this process a worker of a group. In a static group it returns once all workers have
-// joined. The agent serves calls until it is closed.
+// Join makes this process a worker of the group that c describes, and returns the agent of the
+// worker. In a static group it returns once all workers have joined. While Join waits for them, or
+// for the store, it writes to the log that it waits. The agent serves calls until it is closed; ctx
+// and Config.JoinTimeout bound Join only. The agent keeps the slices, maps and functions in c,
+// which must not change after Join.
 //
-// The error is an *Error. It matches ErrConfig or one of the errors about joining, such as
-// ErrDuplicateName, or is an error of package store, of package pipe or of ctx.
+// The error is an *Error, and the agent is then nil: Join has closed the store, the listener and
+// the pipes that it opened. The error matches ErrConfig or one of the errors about joining, such as
+// ErrDuplicateName, or ErrTimeout after Config.JoinTimeout or the deadline of ctx, or wraps an
+// error of Config.NewContext, of package store, of package pipe or of ctx.
 func Join(ctx context.Context, c Config) (*Agent, error) {
 	fail := func(err error) error { return &Error{Op: "join", Worker: c.Name, Err: err} }
 	if err := c.check(); err != nil {
 		return nil, fail(err)
 	}
 	c.setDefaults()
+	if err := c.configureExtensions(); err != nil {
+		return nil, fail(err)
+	}
 	a, err := newAgent(&c)
 	if err != nil {
 		return nil, fail(err)
 	}
-	if err := a.join(ctx, &c); err != nil {
-		return nil, fail(errors.Join(err, a.Close()))
+	limited, cancel := ctx, func() {}
+	if c.JoinTimeout != NoTimeout {
+		limited, cancel = context.WithTimeout(ctx, c.JoinTimeout)
+	}
+	defer cancel()
+	if err := a.join(limited, &c); err != nil {
+		if limited.Err() != nil && ctx.Err() == nil {
+			err = joinTimeoutError(c.JoinTimeout, err)
+		}
+		return nil, fail(errtext.Join(ctxerr.Wrap(err), a.Close()))
 	}
 	return a, nil
 }
 
-// newAgent returns an agent that has not joined a group. c must have been checked and have its
-// defaults. The error matches ErrConfig if the functions, handlers or device kinds of c are
-// invalid, or if its Registry has other errors or types under the names that agents use.
+// joinTimeoutError returns the error of Join for err, with which it failed after JoinTimeout. The
+// text of err has the limit in place of context.DeadlineExceeded. It matches err, and ErrTimeout as
+// after a deadline.
+func joinTimeoutError(limit time.Duration, err error) error {
+	ended := fmt.Sprintf("JoinTimeout of %v exceeded", limit)
+	text, replaced := err.Error(), context.DeadlineExceeded.Error()
+	if strings.Contains(text, replaced) {
+		text = strings.Replace(text, replaced, ended, 1)
+	} else {
+		text = ended + ": " + text
+	}
+	return errtext.New(text, err, ctxerr.Wrap(context.DeadlineExceeded))
+}
+
+// newAgent returns an agent with the configuration c that has not opened a store or a listener and
+// has not joined its group. c must have passed its methods check and setDefaults. newAgent
+// registers the errors of agents in c.Registry. The error matches ErrConfig if the functions,
+// handlers or device kinds of c are invalid, or if c.Registry has other errors or types under the
+// names that agents use.
 func newAgent(c *Config) (*Agent, error) {
 	h, err := newHandlers(c)
 	if err != nil {
@@ -114,6 +153,7 @@ func newAgent(c *Config) (*Agent, error) {
 		handlers: h, interceptors: c.Interceptors, faultHook: c.FaultHook,
 		limits: c.Limits, labels: c.ProfileLabels, log: c.Logger.With("worker", c.Name),
 		handshakeTimeout: c.HandshakeTimeout,
+		members:          peerStates{watches: map[*watch]struct{}{}},
 		joined:           make(chan struct{}),
 		closeDone:        make(chan struct{}),
 	}
@@ -141,14 +181,19 @@ func newAgent(c *Config) (*Agent, error) {
 	return a, nil
 }
 
-// Self returns this worker.
+// Self returns the name and the rank of this worker.
 func (a *Agent) Self() WorkerInfo { return a.self }
 
-// DefaultTimeout returns the timeout of calls that have none of their own; 0 is none.
+// Incarnation returns the incarnation of this worker, by which other workers tell it from an earlier
+// one of the same name.
+func (a *Agent) Incarnation() Incarnation { return Incarnation(a.incarnation) }
+
+// DefaultTimeout returns the timeout of calls that are made without WithTimeout. 0 means that such
+// calls have no timeout.
 func (a *Agent) DefaultTimeout() time.Duration { return time.Duration(a.timeout.Load()) }
 
-// SetDefaultTimeout sets the timeout of calls that begin from now on and have none of their
-// own; 0 is none. The error matches ErrConfig if d is negative.
+// SetDefaultTimeout makes d the timeout of calls that begin from now on without WithTimeout. With 0
+// they have no timeout. If d is negative, nothing changes and the error matches ErrConfig.
 func (a *Agent) SetDefaultTimeout(d time.Duration) error {
 	if d < 0 {
 		return &ConfigError{Field: "Timeout", Value: d}
@@ -157,8 +202,8 @@ func (a *Agent) SetDefaultTimeout(d time.Duration) error {
 	return nil
 }
 
-// spawn runs f on a new goroutine for which Close waits. It returns false, without running f, if
-// the agent is closed. The caller must not hold mu.
+// spawn starts f on a new goroutine, for which Close waits, and returns true. If the agent is
+// closed, it returns false and does not run f. The caller must not hold a.mu.
 func (a *Agent) spawn(f func()) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -171,23 +216,25 @@ func (a *Agent) spawn(f func()) bool {
 
 func (a *Agent) isClosed() bool { return a.closed.Load() }
 
-// Close leaves the group. Pending calls of this worker fail with ErrClosed, calls of other workers
-// to it with ErrUnreachable; the contexts of handlers end. Close waits for the agent's own
-// goroutines, and at most some seconds for workers that do not answer.
+// Close leaves the group and closes the agent. Pending calls of this worker fail with ErrClosed,
+// calls of other workers to it with ErrUnreachable; the contexts of handlers end. Close waits for
+// the agent's own goroutines and for the extensions, and at most some seconds for workers that do
+// not answer.
 //
 // It is no error if the store does not answer within a second: the store then still lists this
-// worker, whose rank in a static group stays taken, and the log has a warning. The error is that
-// of closing the pipe context, or of closing the store if Join opened it. A second Close waits for
-// the first and returns nil.
+// worker, whose rank in a static group stays taken, and Close logs a warning. The returned error is
+// that of closing the pipe context or the extensions, or of closing the store if Join opened the
+// store. A second Close waits for the first and returns nil.
 //
 // Close does not wait for functions of the application, and may be called from any of them:
 // handlers, also short ones, interceptors, callbacks of futures.
 func (a *Agent) Close() error { return a.close(a.leaveOnClose) }
 
-// close marks the agent as closed, ends its base context with ErrClosed, closes the pipes, calls
-// leave to leave the group, waits for the agent's goroutines and closes a store that Join opened.
-// It returns the joined errors. Only the first call does this; later ones wait for it and return
-// nil.
+// close closes the agent, for Close and Shutdown. It marks the agent as closed, ends the context
+// a.base with the cause ErrClosed, closes the pipes, calls leave, which leaves the group, closes
+// the extensions, and waits for the agent's goroutines. Then it closes the store if Join opened it,
+// and calls Events.Closed. It returns the joined errors of the pipes, of leave, of the extensions
+// and of the store. Only the first call does this; later ones wait for the first and return nil.
 func (a *Agent) close(leave func() error) error {
 	a.mu.Lock()
 	closed := a.closed.Swap(true)
@@ -203,7 +250,7 @@ func (a *Agent) close(leave func() error) error {
 		err = a.pipes.Close()
 	}
 	// After the pipes are closed: other workers abort the pipe to a worker that has left.
-	err = errors.Join(err, leave())
+	err = errtext.Join(err, leave(), a.closeExtensions())
 	a.conns.Range(func(key, _ any) bool {
 		if c := key.(*conn); c.reader.dispatching.Load() > 0 {
 			c.releaseReader() // the handler of the message may have called Close
@@ -212,7 +259,7 @@ func (a *Agent) close(leave func() error) error {
 	})
 	a.work.Wait()
 	if a.ownStore && a.store != nil {
-		err = errors.Join(err, a.store.Close())
+		err = errtext.Join(err, a.store.Close())
 	}
 	if a.events.Closed != nil {
 		a.events.Closed(ClosedInfo{err})

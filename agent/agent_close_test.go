@@ -29,7 +29,8 @@ type closer struct {
 
 func (c *closer) close(a *agent.Agent) { c.once.Do(func() { c.closed <- a.Close() }) }
 
-// closeAt closes the agent when an interceptor receives a message of this kind.
+// closeAt returns an interceptor that closes the agent self() with c when it receives a message of
+// this kind for a function. c closes the agent only once.
 func closeAt(kind agent.Kind, c *closer, self func() *agent.Agent) []agent.Interceptor {
 	return []agent.Interceptor{{Received: func(ctx context.Context, m *agent.Message) (context.Context, error) {
 		if m.Kind == kind && m.Type == "" {
@@ -39,8 +40,8 @@ func closeAt(kind agent.Kind, c *closer, self func() *agent.Agent) []agent.Inter
 	}}}
 }
 
-// A function of the application may close the agent on any goroutine, also on the one that reads
-// messages.
+// Close returns without an error when a function of the application calls it: a handler, a short
+// handler, Handler.Open or an interceptor, on any goroutine, also on the one that reads messages.
 func TestCloseInApplicationFunctions(t *testing.T) {
 	stop := agent.NewFunc[agent.None, agent.None]("test.stop")
 	stopping := agent.NewMessageType[agent.None, agent.None]("test.stopping")

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/tensorpipe-go/tensorpipe/agent/future"
+	"github.com/tensorpipe-go/tensorpipe/agent/internal/ctxerr"
 )
 
 // asyncCall is a call whose result completes a future.
@@ -14,6 +15,7 @@ type asyncCall[R any] struct {
 	call
 	ctx         context.Context
 	agent       *Agent
+	activity    *activity // in which the call counts, nil for none
 	future      *Future[R]
 	result      R
 	timersOrEnd atomic.Bool // set by startAsync and by finish: the second of them stops the timers
@@ -21,23 +23,44 @@ type asyncCall[R any] struct {
 	stopContext func() bool // stops watching ctx
 }
 
-// startAsync starts a call with the value to which args points, and returns the future that the
-// result completes. The future has failed if the call could not be started. startAsync may block
-// while it opens a pipe or waits for the call budget.
+// startAsync starts the call t with the value to which args points, with retries if t has the
+// option WithRetry, and returns the future that the result completes. If the call cannot be
+// started, the returned future has failed; if a function of the application panics meanwhile, so
+// does startAsync, and the call has ended. startAsync may block while it opens a pipe or waits for
+// the call budget. The memory of args is in use until the future is done.
 func startAsync[R any](ctx context.Context, a *Agent, t target, args any) *Future[R] {
-	if r := t.retry(); r != nil {
-		a.activity.begin(&t)
-		f := retryAsync[R](ctx, a, r, t, args)
-		_ = f.OnDone(func(*Future[R]) { a.activity.ended.Add(1) }) // cannot fail
+	o := t.settings()
+	dst := newDestination(ctx, o.place)
+	t.dst = dst
+	counted := a.countedActivity(&o)
+	counted.Begin()
+	if o.retry != nil {
+		f := retryAsync[R](ctx, a, o.retry, t, args)
+		_ = f.OnDone(func(*Future[R]) { // cannot fail
+			counted.End()
+			dst.end(nil)
+		})
 		return f
 	}
-	g := &asyncCall[R]{ctx: ctx, agent: a}
-	g.future = future.NewWith[R](future.Options{Recall: g.onCancel, OnPanic: a.onPanic, Activity: &a.activity})
+	g := &asyncCall[R]{ctx: ctx, agent: a, activity: counted}
+	g.future = future.NewWith[R](future.Options{Recall: g.onCancel, OnPanic: a.onPanic, Activity: counted})
 	g.observer = g
-	a.activity.begin(&t)
-	if err := a.startCall(ctx, &g.call, t, args); err != nil {
-		_ = g.future.Fail(err) // cannot fail: nothing else has the future
-		a.activity.ended.Add(1)
+	if dst != nil {
+		_ = g.future.OnDone(func(*Future[R]) { dst.end(nil) }) // cannot fail
+	}
+	started := false
+	defer func() {
+		if !started { // a panic, or the end of the goroutine
+			_ = g.future.Fail(t.wrapError(errGoexitWaiting)) // cannot fail: nothing else has the future
+			counted.End()
+		}
+	}()
+	defer a.reportUnreturned(&g.call, &t, &started)
+	err := a.startCall(ctx, &g.call, t, args)
+	started = true
+	if err != nil {
+		_ = g.future.Fail(err) // cannot fail either
+		counted.End()
 		return g.future
 	}
 	expire := g.expire
@@ -62,19 +85,21 @@ func (g *asyncCall[R]) stopTimers() {
 	}
 }
 
-// finish marks the call as ended and stops its timers. If startAsync has not started the timers
-// yet, finish leaves it to startAsync to stop them.
+// finish stops the timer of the limit and the watch of the context, because the call has ended. If
+// startAsync has not set both of them up yet, finish only records the end, and startAsync stops
+// them.
 func (g *asyncCall[R]) finish() {
 	if g.timersOrEnd.Swap(true) {
 		g.stopTimers()
 	}
 }
 
-// expire cancels the call and fails its future: with the cause of the context if that has ended,
-// otherwise with a *TimeoutError. It does nothing if the call has ended. It runs on a goroutine
-// of a timer or of the context.
+// expire cancels the call because its context or its limit has ended, reports the end to Events,
+// and fails the future. The error wraps the cause of the context if the context has ended, and
+// otherwise a *TimeoutError. expire does nothing if the call has ended before. It runs on a
+// goroutine of a timer or of the context.
 func (g *asyncCall[R]) expire() {
-	cause := context.Cause(g.ctx)
+	cause := ctxerr.Cause(g.ctx)
 	if cause == nil {
 		cause = &TimeoutError{Limit: g.limit}
 	}
@@ -83,22 +108,28 @@ func (g *asyncCall[R]) expire() {
 		err := g.wrapError(cause)
 		g.agent.reportCallEnded(&g.call, err)
 		_ = g.future.Fail(err)
-		g.agent.activity.ended.Add(1)
+		g.activity.End()
 	}
 }
 
-// onCancel cancels the call when its future is cancelled with cause. The future calls onCancel
-// before it fails. When onCancel returns, the memory of the arguments is free.
+// onCancel cancels the call and reports its end to Events when the application cancels the future
+// with cause. The future calls onCancel before the future itself fails. If the call has ended
+// already, onCancel only waits for the goroutine that still sends the request, and for one that
+// receives tensors of the result into g.dst. When onCancel returns, the memory of the arguments and
+// that of g.dst are free.
 func (g *asyncCall[R]) onCancel(cause error) {
 	if g.cancel(cause) {
 		g.finish()
 		g.agent.reportCallEnded(&g.call, g.wrapError(cause))
-		g.agent.activity.ended.Add(1)
+		g.activity.End()
 	}
+	g.dst.end(cause)
 }
 
-// callEnded implements observer. If err is not nil, it fails the future with err. Otherwise it
-// decodes the reply in, which it owns: an inline reply at once, a larger one on another goroutine.
+// callEnded implements observer: it is called when the call has ended with err or with the reply
+// in. If err is not nil, callEnded fails the future with an *Error that wraps err. Otherwise it
+// owns in and decodes it: an inline reply itself, a larger one on another goroutine. l is the
+// leader on which callEnded runs, nil on a goroutine that does not lead.
 func (g *asyncCall[R]) callEnded(in *inMessage, err error, l *leader) {
 	g.finish()
 	switch {
@@ -106,7 +137,7 @@ func (g *asyncCall[R]) callEnded(in *inMessage, err error, l *leader) {
 		err = g.wrapError(err)
 		g.agent.reportCallEnded(&g.call, err)
 		_ = g.future.Fail(err)
-		g.agent.activity.ended.Add(1)
+		g.activity.End()
 	case in.isInline():
 		g.decode(in, l)
 	default:
@@ -114,9 +145,10 @@ func (g *asyncCall[R]) callEnded(in *inMessage, err error, l *leader) {
 	}
 }
 
-// decode decodes the reply in, returns it to its pool and completes the future. If an interceptor
-// ends the goroutine, the future fails. l is the leader on which decode runs, nil on another
-// goroutine.
+// decode decodes the reply in, returns in to its pool, reports the end of the call to Events and
+// completes the future with the result. If decoding fails or panics, or an interceptor ends the
+// goroutine, decode fails the future instead. l is the leader on which decode runs, nil on a
+// goroutine that does not lead.
 func (g *asyncCall[R]) decode(in *inMessage, l *leader) {
 	err := errGoexit
 	defer func() {
@@ -129,7 +161,7 @@ func (g *asyncCall[R]) decode(in *inMessage, l *leader) {
 		} else {
 			_ = g.future.SetOn(g.result, g.streams...)
 		}
-		g.agent.activity.ended.Add(1)
+		g.activity.End()
 	}()
 	err = catchPanic(func() error {
 		if l == nil || len(g.agent.interceptors) == 0 {
@@ -159,16 +191,18 @@ func newScope(onError func(error)) *scope {
 
 type scopeKey struct{}
 
-// WaitAll runs f with a context derived from ctx. It also waits for the calls that were begun with
-// that context and that return a future, such as those of Func.Go. It returns the error of f, or
-// else that of the first call that failed, in the order in which the calls began. It waits for the
-// calls even if f panics.
+// WaitAll runs f with a context derived from ctx, and then waits until all calls have ended that
+// were begun with that context and return a future, such as those of Func.Go. It returns the error
+// of f; if f returned nil, that of the first call that failed, in the order in which the calls
+// returned their futures; nil if no call failed. It waits for the calls even if f fails or panics,
+// and does not return early when ctx ends.
 func WaitAll(ctx context.Context, f func(ctx context.Context) error) error {
 	return waitAll(ctx, newScope(nil), f)
 }
 
-// WaitAllOrFail is WaitAll, except that it ends the context of f, and thus the calls, as soon as
-// one of them fails. It returns the error of the call that failed first, or the error of f if no
+// WaitAllOrFail runs f with a context derived from ctx and waits for the calls that return a
+// future, as WaitAll does. As soon as one of these calls fails, it cancels that context, and thus
+// ends the other calls. It returns the error of the call that failed first, or the error of f if no
 // call failed.
 func WaitAllOrFail(ctx context.Context, f func(ctx context.Context) error) error {
 	ctx, end := context.WithCancelCause(ctx)
@@ -200,9 +234,10 @@ func waitAll(ctx context.Context, s *scope, f func(ctx context.Context) error) (
 	return f(context.WithValue(ctx, scopeKey{}, s))
 }
 
-// wait waits until all calls have ended, including those that begin while it waits, and returns
-// the error of the first one that failed, in the order in which they began. It does not return
-// early when ctx ends: the calls end with their own contexts.
+// wait blocks until all calls of the scope have ended, including those that begin while it waits.
+// It returns the error of the first call that failed, in the order in which the calls returned
+// their futures, or nil if none failed. It does not return early when ctx ends: the calls end with
+// their own contexts. If ctx is that of a handler, the handler has no slot during the wait.
 func (s *scope) wait(ctx context.Context) (first error) {
 	defer beginWait(ctx)()
 	for {
@@ -222,16 +257,18 @@ func (s *scope) wait(ctx context.Context) (first error) {
 	}
 }
 
-// callInScope starts a call with the value to which args points, and returns the future that the
-// result completes. The call belongs to the scope of ctx, if there is one.
+// callInScope starts the call t with the value to which args points, and returns the future that
+// the result completes. If ctx comes from WaitAll or WaitAllOrFail, these wait for the call. The
+// memory of args is in use until the future is done.
 func callInScope[R any](ctx context.Context, a *Agent, t target, args any) *Future[R] {
 	return trackInScope(ctx, func() *Future[R] { return startAsync[R](ctx, a, t, args) })
 }
 
-// trackInScope runs start and returns its future, which it adds to the scope of ctx, if there is
-// one. The scope waits from the beginning of start on, since the call may run before it has a
-// future. If start panics, nothing is added. If the future fails, onError of the scope is called
-// with the error.
+// trackInScope runs start and returns the future of start. If ctx comes from WaitAll or
+// WaitAllOrFail, it adds the future to the scope of these, so that they wait for it. They wait from
+// the beginning of start on, since the call may run before it has a future. If start panics,
+// nothing is added. If the future fails and the scope has a function onError, that is called with
+// the error.
 func trackInScope[R any](ctx context.Context, start func() *Future[R]) (f *Future[R]) {
 	s, _ := ctx.Value(scopeKey{}).(*scope)
 	if s == nil {

@@ -17,8 +17,9 @@ import (
 
 var echo = agent.NewFunc[int, int]("test.echo")
 
-// Many more calls than the byte budget admits wait at the caller, and none is lost. No handler
-// returns while they start: without the budget the worker that is called would reject some of them.
+// Many more calls than the byte budget of the caller admits are begun while no handler returns. No
+// more requests than the budget admits reach the worker that is called, and every call gets its
+// result once the handlers return.
 func TestManyCallsInFlight(t *testing.T) {
 	short.Skip(t, "100,000 calls")
 	const calls1KiB = 1000
@@ -68,7 +69,7 @@ func TestManyCallsInFlight(t *testing.T) {
 }
 
 // While no handler returns, the budget of the caller bounds the requests at the worker that is
-// called. The other calls wait at the caller, and all end once the handlers return.
+// called. The other calls wait at the caller, and all calls succeed once the handlers return.
 func TestCallsBeyondTheBudgetWaitAtCaller(t *testing.T) {
 	const calls = 10_000
 	var proceed chan struct{}
@@ -100,8 +101,8 @@ func TestCallsBeyondTheBudgetWaitAtCaller(t *testing.T) {
 	})
 }
 
-// Calls that wait for the byte budget end with their limit or context, and leave the budget to
-// others.
+// A call that waits for the byte budget ends at its limit, and its request is never sent. Once a
+// pending call is cancelled, its bytes are free for the next call.
 func TestTimeoutWhileBlocked(t *testing.T) {
 	h := &hanging{}
 	configure := func(rank int, c *agent.Config) {

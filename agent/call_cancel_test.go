@@ -45,7 +45,9 @@ func (c lateSenderChannel) Send(id uint64, src device.Buffer, done func(error)) 
 	})
 }
 
-// withLateSender makes a worker send through a lateSender.
+// withLateSender makes the worker of c use the in-memory network, with a channel that reports a
+// sent tensor as sent only after gate is closed. Until then the memory of the tensor counts as in
+// use.
 func withLateSender(c *agent.Config, network *mem.Network, gate <-chan struct{}) {
 	inMemory(c, network)
 	c.NewContext = func(o pipe.Options) (*pipe.Context, error) {
@@ -55,7 +57,8 @@ func withLateSender(c *agent.Config, network *mem.Network, gate <-chan struct{})
 	}
 }
 
-// However a call ends, its future is done only when the memory of the arguments is free.
+// However a call with a future ends, the future is not done while the channel still uses the memory
+// of the arguments, and gets the expected error after that.
 func TestArgumentsAreFreeWhenTheFutureIsDone(t *testing.T) {
 	why := errors.New("had enough")
 	kept := agent.NewFunc[*tensor.Tensor, int]("test.kept") // returns when its context ends
@@ -127,7 +130,8 @@ func TestArgumentsAreFreeWhenTheFutureIsDone(t *testing.T) {
 	}
 }
 
-// The arguments may be overwritten once the future is done. The race detector checks that.
+// The arguments may be overwritten once the future is done, also after the call was cancelled. The
+// race detector reports a violation.
 func TestArgumentsAreOverwritten(t *testing.T) {
 	network := mem.NewNetwork()
 	group := startGroup(t, 2, func(_ int, c *agent.Config) {

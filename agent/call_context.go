@@ -22,8 +22,9 @@ type callContext struct {
 	finished    bool
 }
 
-// withLimit returns a context derived from ctx that also ends at the limit of the call. The caller
-// must call its finish.
+// withLimit returns a context derived from ctx that also ends, with a *TimeoutError as its cause,
+// when the limit of the call has passed since c.begun. If c.limit is 0 it ends with ctx only. The
+// caller must call finish of the result.
 func (c *call) withLimit(ctx context.Context) *callContext {
 	limited := &callContext{parent: ctx, limit: c.limit}
 	if c.limit > 0 {
@@ -32,7 +33,8 @@ func (c *call) withLimit(ctx context.Context) *callContext {
 	return limited
 }
 
-// Deadline implements context.Context.
+// Deadline implements context.Context. It returns the deadline of the call or that of the parent
+// context, whichever is earlier, and false if neither has one.
 func (c *callContext) Deadline() (time.Time, bool) {
 	deadline, ok := c.parent.Deadline()
 	if c.deadline.IsZero() || ok && deadline.Before(c.deadline) {
@@ -41,15 +43,19 @@ func (c *callContext) Deadline() (time.Time, bool) {
 	return c.deadline, true
 }
 
-// Done implements context.Context.
+// Done implements context.Context. It returns a channel that is closed when the context ends. The
+// first use creates an inner context, with a timer if there is a deadline.
 func (c *callContext) Done() <-chan struct{} { return c.current(true).Done() }
 
-// Err implements context.Context. It returns an error once the deadline has passed, even if no
-// timer has been made.
+// Err implements context.Context. It returns nil while the context has not ended;
+// context.DeadlineExceeded once the deadline has passed, even if no timer exists; context.Canceled
+// if the context was cancelled or finished; or the error of the parent context if that ended first.
 func (c *callContext) Err() error { return c.current(false).Err() }
 
-// Value implements context.Context. It does not check the deadline, which only the cause depends
-// on: context.Cause calls Err first, and thus finds inner.
+// Value implements context.Context. It returns the parent's value for key. Once an inner context
+// exists, Value asks the inner context, in which context.Cause finds the cause. Value itself does
+// not check the deadline: context.Cause calls Err before Value, and Err creates the inner context
+// if the deadline has passed.
 func (c *callContext) Value(key any) any {
 	c.mu.Lock()
 	ctx := c.inner
@@ -60,8 +66,8 @@ func (c *callContext) Value(key any) any {
 	return ctx.Value(key)
 }
 
-// current returns inner. If inner has not been made, current makes it if create is set, if the
-// deadline has passed or if finish was called. Otherwise it returns the parent.
+// current returns the inner context. If there is none, it creates one if create is true, if the
+// deadline has passed or if finish was called; otherwise it returns the parent. It takes c.mu.
 func (c *callContext) current(create bool) context.Context {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -71,7 +77,8 @@ func (c *callContext) current(create bool) context.Context {
 	return c.makeInner()
 }
 
-// makeInner returns inner, and makes it if it is nil. The caller holds mu.
+// makeInner returns the inner context, and creates it from the parent and the deadline if there is
+// none. The caller holds c.mu.
 func (c *callContext) makeInner() context.Context {
 	if c.inner != nil {
 		return c.inner
@@ -86,7 +93,8 @@ func (c *callContext) makeInner() context.Context {
 	return c.inner
 }
 
-// cancel ends the context with a cause.
+// cancel ends the context with the given cause. If the context has ended before, the earlier cause
+// remains.
 func (c *callContext) cancel(cause error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -94,7 +102,8 @@ func (c *callContext) cancel(cause error) {
 	c.cancelInner(cause)
 }
 
-// finish ends the context with context.Canceled, and releases its timer.
+// finish ends the context with context.Canceled and stops its timer. If the context has ended
+// before, the earlier cause remains. It may be called several times.
 func (c *callContext) finish() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -104,8 +113,8 @@ func (c *callContext) finish() {
 	}
 }
 
-// releaseInner cancels inner, which must have been made, and stops its timer. The caller holds
-// mu.
+// releaseInner cancels the inner context, which must exist, with context.Canceled and stops its
+// timer. The caller holds c.mu.
 func (c *callContext) releaseInner() {
 	c.cancelInner(context.Canceled)
 	if c.stopTimer != nil {

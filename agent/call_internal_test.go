@@ -14,8 +14,8 @@ import (
 
 type valueKey struct{}
 
-// The limit ends the context for goroutines that wait, for those that poll Err, and for derived
-// contexts.
+// The limit of a call ends its callContext with a *TimeoutError as the cause: for goroutines that
+// wait for Done, for those that poll Err, and for derived contexts.
 func TestCallContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		over := &TimeoutError{Limit: time.Minute}
@@ -38,7 +38,8 @@ func TestCallContext(t *testing.T) {
 	})
 }
 
-// Value does not check the deadline. The cause is found after it nevertheless.
+// callContext.Value does not check the deadline and creates no inner context. Nevertheless
+// context.Cause of a derived context returns the *TimeoutError after the deadline.
 func TestCallContextValue(t *testing.T) {
 	parent := context.WithValue(t.Context(), valueKey{}, 7)
 	ctx := (&call{begun: time.Now().Add(-time.Hour), limit: time.Minute}).withLimit(parent)
@@ -49,8 +50,8 @@ func TestCallContextValue(t *testing.T) {
 	require.Equal(t, 7, ctx.Value(valueKey{}))
 }
 
-// The parent ends the context with its cause, whether a goroutine waits or not. Without a limit
-// nothing else ends it.
+// When the parent of a callContext is cancelled, the callContext ends with the parent's cause,
+// whether a goroutine waits for it or not. A callContext of a call without a limit has no deadline.
 func TestCallContextOfCancelledParent(t *testing.T) {
 	enough := errors.New("enough")
 	for _, waits := range []bool{false, true} {
@@ -70,7 +71,8 @@ func TestCallContextOfCancelledParent(t *testing.T) {
 	}
 }
 
-// A context that has been finished or cancelled has ended, whether a goroutine waited before or not.
+// A callContext that was finished or cancelled has ended, with the first cause, whether a goroutine
+// waited for Done before or not.
 func TestCallContextEnds(t *testing.T) {
 	enough := errors.New("enough")
 	for _, waits := range []bool{false, true} {
@@ -95,7 +97,8 @@ func TestCallContextEnds(t *testing.T) {
 	}
 }
 
-// The deadline is the earlier one of the limit and the parent.
+// The deadline of a callContext is the limit of the call or the deadline of the parent, whichever
+// is earlier.
 func TestCallContextDeadline(t *testing.T) {
 	now := time.Now()
 	c := &call{begun: now, limit: time.Hour}
@@ -115,7 +118,8 @@ func TestCallContextDeadline(t *testing.T) {
 	}
 }
 
-// WaitAll waits for a call that is being started and has no future yet.
+// WaitAll waits for a call that is being started and has no future yet, and returns the error of
+// that call.
 func TestWaitAllOfCallsWithoutFuture(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		failed := errors.New("failed")
@@ -138,7 +142,7 @@ func TestWaitAllOfCallsWithoutFuture(t *testing.T) {
 	})
 }
 
-// WaitAll does not wait for a call that panics before it has a future.
+// WaitAll does not wait for a call whose start panics before the call has a future.
 func TestWaitAllOfCallsThatPanic(t *testing.T) {
 	require.NoError(t, WaitAll(t.Context(), func(ctx context.Context) error {
 		require.Panics(t, func() { trackInScope(ctx, func() *Future[int] { panic("oh") }) })

@@ -41,13 +41,17 @@ func (a *Agent) Invoke(ctx context.Context, to To, name string, args ...any) ([]
 	return a.invoke(ctx, target{to: to, typ: invokeType, name: name}, args)
 }
 
-// InvokeAsync is Invoke without waiting for the results, see Func.Go.
+// InvokeAsync calls a function by its name as Invoke does, but returns a future of the results
+// instead of waiting for them. It blocks only while it opens a pipe to the worker, or while the
+// calls in progress to the worker use up Limits.CallBytes. The memory of the arguments is in use
+// until the future is done. Every error fails the future.
 func (a *Agent) InvokeAsync(ctx context.Context, to To, name string, args ...any) *Future[[]any] {
 	return a.invokeAsync(ctx, target{to: to, typ: invokeType, name: name}, args)
 }
 
-// invoke implements Invoke and Op: it calls t with args and returns the results. The CallOptions
-// among args change the call. The error is an *Error.
+// invoke makes the call t with the values in args, waits, and returns the results of the function.
+// The CallOptions among args change the call and are not sent. It implements Invoke and Op. The
+// error is an *Error.
 func (a *Agent) invoke(ctx context.Context, t target, args []any) ([]any, error) {
 	t, v, err := a.splitArgs(t, args)
 	if err != nil {
@@ -58,8 +62,9 @@ func (a *Agent) invoke(ctx context.Context, t target, args []any) ([]any, error)
 	return results, err
 }
 
-// invokeAsync implements InvokeAsync and OpAsync: it is invoke without waiting for the results.
-// An error of args fails the future.
+// invokeAsync makes the call t as invoke does, and returns a future of the results without waiting
+// for them. It implements InvokeAsync and OpAsync. If args is invalid, the returned future has
+// failed. The memory of args is in use until the future is done.
 func (a *Agent) invokeAsync(ctx context.Context, t target, args []any) *Future[[]any] {
 	t, v, err := a.splitArgs(t, args)
 	if err != nil {
@@ -69,8 +74,9 @@ func (a *Agent) invokeAsync(ctx context.Context, t target, args []any) *Future[[
 }
 
 // splitArgs separates the arguments of Invoke or Op. It returns t with the CallOptions of args
-// appended to its options, and the remaining arguments: a Named as those by name, all others by
-// position. If args has two Named, the error is an *Error that matches ErrArguments.
+// appended to its options, and the values to send: those in a Named by name, all others by
+// position. If args has neither a CallOption nor a Named, the result shares the slice args. If args
+// has two Named, the error is an *Error that matches ErrArguments.
 func (a *Agent) splitArgs(t target, args []any) (target, invocation, error) {
 	v := invocation{Args: args}
 	isOption := func(arg any) bool {
@@ -105,8 +111,8 @@ func (a *Agent) splitArgs(t target, args []any) (target, invocation, error) {
 //
 //	n, err := agent.One[int](a.Invoke(ctx, "worker1", "math.max", 3, 4))
 //
-// If err is not nil it returns err. If there is not exactly one result, or it is no R, the error
-// matches ErrResult.
+// If err is not nil, it returns the zero R and err. If there is not exactly one result, or if the
+// result does not have the type R, the error matches ErrResult.
 func One[R any](results []any, err error) (R, error) {
 	var one R
 	if err != nil {

@@ -100,25 +100,25 @@ func TestInvokeErrors(t *testing.T) {
 		match error
 		text  string
 	}{
-		{"absent", nil, agent.ErrNoFunction, "call absent on worker1: not served: function absent is not registered on WorkerInfo(id=1, name=worker1)"},
-		{"min", nil, agent.ErrArguments, "min takes arguments (int, ...int), got no arguments"},
-		{"min", []any{1, "x"}, agent.ErrArguments, "min takes arguments (int, ...int): argument 1 is string, want int"},
-		{"divide", []any{1, 2, int8(3)}, agent.ErrArguments, "divide takes arguments (int, int), got arguments (int, int, int8)"},
+		{"absent", nil, agent.ErrNoFunction, "call absent on worker1: not served: no function of that name"},
+		{"min", nil, agent.ErrArguments, "the function takes (int, ...int), got no arguments"},
+		{"min", []any{1, "x"}, agent.ErrArguments, "the function takes (int, ...int): argument 1 is string, want int"},
+		{"divide", []any{1, 2, int8(3)}, agent.ErrArguments, "the function takes (int, int), got (int, int, int8)"},
 		{"divide", []any{1, nil}, agent.ErrArguments, "argument 1 is nil, want int"},
 		{"divide", []any{1, 2.0}, agent.ErrArguments, "argument 1 is float64 2, which int cannot hold"},
 		{"divide", []any{1, 0}, errQuota, errQuota.Error()},
-		{"divide", []any{agent.Named{"a": 1}}, agent.ErrArguments, "divide takes arguments (int, int), which have no names"},
-		{"nothing", []any{10}, agent.ErrArguments, "nothing takes no arguments, got arguments (int)"},
+		{"divide", []any{agent.Named{"a": 1}}, agent.ErrArguments, "the function takes (int, int), which have no names"},
+		{"nothing", []any{10}, agent.ErrArguments, "the function takes no arguments, got (int)"},
 		{"widths", []any{128, 0, 0.0, 0, nil, nil, nil}, agent.ErrArguments, "argument 0 is int 128, which int8 cannot hold"},
 		{"widths", []any{0, -1, 0.0, 0, nil, nil, nil}, agent.ErrArguments, "argument 1 is int -1, which uint16 cannot hold"},
 		{"widths", []any{0, 0, 1e300, 0, nil, nil, nil}, agent.ErrArguments, "which float32 cannot hold"},
 		{"widths", []any{0, 0, 1<<24 + 1, 0, nil, nil, nil}, agent.ErrArguments, "argument 2 is int 16777217, which float32 cannot hold"},
 		{"widths", []any{0, 0, 0.0, uint64(math.MaxUint64), nil, nil, nil}, agent.ErrArguments, "which time.Duration cannot hold"},
-		{"test.sum", []any{agent.Named{"A": 1, "C": 2}}, agent.ErrArguments, `test.sum has no argument "C", but A, B, c`},
+		{"test.sum", []any{agent.Named{"A": 1, "C": 2}}, agent.ErrArguments, `wrong arguments: no argument "C", but A, B, c`},
 		{"test.sum", []any{agent.Named{"A": "x"}}, agent.ErrArguments, "argument A is string, want int"},
-		{"test.sum", []any{1, agent.Named{"A": 1}}, agent.ErrArguments, "test.sum takes arguments (agent_test.sumArgs), got arguments (int) and 1 by name"},
+		{"test.sum", []any{1, agent.Named{"A": 1}}, agent.ErrArguments, "the function takes (agent_test.sumArgs), got (int) and 1 by name"},
 		{"test.sum", []any{1}, agent.ErrArguments, "argument 0 is int, want agent_test.sumArgs"},
-		{"never", nil, agent.ErrResult, "asynchronous function never returned no future"},
+		{"never", nil, agent.ErrResult, "the asynchronous function returned no future"},
 		{"counter.Fail", nil, errQuota, errQuota.Error()},
 		{"counter.Next", []any{"a", "b"}, codec.ErrType, "func() bool): type does not fit"},
 	} {
@@ -154,7 +154,8 @@ func TestOne(t *testing.T) {
 	require.ErrorIs(t, err, errQuota)
 }
 
-// A Func calls functions that ReflectFunc serves, if these have one parameter and one result.
+// A Func can call functions that ReflectFunc serves if these have at most one parameter and one
+// result.
 func TestFuncCallsFunction(t *testing.T) {
 	group := startGroup(t, 2, serveNamed)
 	n, err := agent.NewFunc[int, int]("later").Call(t.Context(), group[0], "worker1", 5)
@@ -167,7 +168,7 @@ func TestFuncCallsFunction(t *testing.T) {
 	require.NoError(t, err)
 	_, err = agent.NewFunc[sumArgs, int]("divide").Call(t.Context(), group[0], "worker1", sumArgs{})
 	require.ErrorIs(t, err, agent.ErrArguments)
-	require.ErrorContains(t, err, "divide takes arguments (int, int) and has 2 results: call it with Invoke")
+	require.ErrorContains(t, err, "the function takes (int, int) and has 2 results: call it with Invoke")
 	_, err = agent.NewFunc[string, int]("later").Call(t.Context(), group[0], "worker1", "x")
 	require.ErrorIs(t, err, codec.ErrType)
 }

@@ -10,9 +10,11 @@ import (
 	"time"
 
 	"github.com/tensorpipe-go/tensorpipe/agent/future"
+	"github.com/tensorpipe-go/tensorpipe/agent/internal/ctxerr"
 	"github.com/tensorpipe-go/tensorpipe/agent/internal/wire"
 	"github.com/tensorpipe-go/tensorpipe/device"
 	"github.com/tensorpipe-go/tensorpipe/internal/chanmutex"
+	"github.com/tensorpipe-go/tensorpipe/internal/errtext"
 )
 
 // Retry sets how often, and when, a call without a reply is made again. A field of 0 takes
@@ -23,11 +25,11 @@ type Retry struct {
 	Backoff float64       // factor by which the delay grows, from the third attempt on. Default 1.5
 }
 
-// WithRetry makes a call again if the worker was unreachable or overloaded, or did not reply
-// within the limit. The limit applies to each attempt, the context to all of them together. After
-// any other reply or error the call is not made again. In a dynamic group a later attempt may
-// reach a new incarnation of the worker. After the last attempt the error is a *RetryError. The
-// error of the call matches ErrConfig if r is invalid.
+// WithRetry makes a call again, up to r.Max times, if the worker was unreachable or overloaded, or
+// did not reply within the limit of the call. The limit applies to each attempt, the context to all
+// of them together. After any other reply or error the call is not made again. In a dynamic group a
+// later attempt may reach a new incarnation of the worker. If the last attempt fails in such a way
+// too, the error of the call wraps a *RetryError. It matches ErrConfig if r is invalid.
 //
 // All attempts have the same key. A function that is served WithOnce therefore does not run again
 // for a later attempt; any other function may. A call of a function served WithOnce fails with
@@ -46,7 +48,7 @@ func WithRetry(r Retry) CallOption {
 	if r.Backoff == 0 {
 		r.Backoff = 1.5
 	}
-	return func(o *callOptions) { o.retry, o.err = &r, errors.Join(o.err, err) }
+	return func(o *callOptions) { o.retry, o.err = &r, errtext.Join(o.err, err) }
 }
 
 func (r Retry) check() error {
@@ -68,49 +70,62 @@ type RetryError struct {
 }
 
 func (e *RetryError) Error() string {
-	return fmt.Sprintf("no success after %d retries: %v", e.Max, e.Err)
+	return fmt.Sprintf("no success in %d attempts: %s", e.Max+1, causeText(e.Err))
+}
+
+// causeText returns the text of err, without the operation, the function and the worker if err is an
+// *Error.
+func causeText(err error) string {
+	if e, ok := err.(*Error); ok {
+		return errorText(e.Err)
+	}
+	return errorText(err)
 }
 
 // Unwrap returns the error of the last attempt.
 func (e *RetryError) Unwrap() error { return e.Err }
 
 // WithIdempotencyKey gives a call a key. A function that is served WithOnce runs once for all calls
-// made by this worker with the same key that arrive within the called worker's Limits.RetryWindow.
-// WithRetry gives each call a unique key, which has no such window. The key has 1 to 1024 bytes;
-// the error of the call matches ErrConfig otherwise.
+// made by this worker with the same key, as long as the called worker remembers the key: while it
+// keeps the reply, which may be long, and after that for 1 to 1.5 times its Limits.RetryWindow since
+// the last use. So a key must not be used again for another call. The attempts of a call WithRetry
+// have this key, too. The key has 1 to 1024 bytes; the error of the call matches ErrConfig
+// otherwise.
 //
-// A worker holds at most Limits.KeyBytes / 64 keys of each caller, each for up to 1.5 times its
-// Limits.RetryWindow: by default a sustained rate of some 11,600 new keys a second. The error of
-// a call beyond that matches ErrOverloaded.
+// A worker holds at most about Limits.KeyBytes / 64 keys of each caller whose replies it does not
+// keep: by default a sustained rate of some 11,600 new keys a second. The error of a call beyond
+// that matches ErrOverloaded.
 func WithIdempotencyKey(key string) CallOption {
 	return func(o *callOptions) {
 		if key == "" || len(key) > wire.MaxName {
-			o.err = errors.Join(o.err, fmt.Errorf("%w: a key of %d bytes", ErrConfig, len(key)))
+			o.err = errtext.Join(o.err, fmt.Errorf("%w: a key of %d bytes", ErrConfig, len(key)))
 		}
 		o.key = "u" + key
 	}
 }
 
-// retry returns the Retry of the options, nil for a call that is made once. It also returns nil
-// if an option is invalid: the single attempt then fails with that error.
-func (t *target) retry() *Retry {
+// settings returns the settings that the options of the call make, of which retry and place concern
+// all attempts of the call together. It returns the zero value if there are no options, or if one
+// is invalid: the single attempt then fails with the error of that option.
+func (t *target) settings() callOptions {
 	if len(t.opts) == 0 {
-		return nil
+		return callOptions{}
 	}
 	o := callOptions{}
 	for _, set := range t.opts {
 		set(&o)
 	}
 	if o.err != nil {
-		return nil // the call fails with the error
+		return callOptions{}
 	}
-	return o.retry
+	return o
 }
 
-// callWithRetry makes a call, and makes it again, with the same key, while its error is retryable
-// and r allows another attempt. It decodes the reply to result and returns the streams on which
-// the tensors of the result are valid. The error is an *Error; after the last attempt it wraps a
-// *RetryError.
+// callWithRetry makes the call t, and makes it again with the same key while its error is retryable
+// (see isRetryable), r allows another attempt and ctx has not ended. It decodes the reply to the
+// value to which result points, and returns the streams on which the tensors of the result are
+// valid. The memory of args is free when it returns. The error is an *Error; if no attempt is left,
+// it wraps a *RetryError.
 func (a *Agent) callWithRetry(ctx context.Context, r *Retry, t target, result, args any) ([]device.Stream, error) {
 	o, err := a.callOptions(t)
 	if err != nil {
@@ -135,7 +150,7 @@ func (a *Agent) callWithRetry(ctx context.Context, r *Retry, t target, result, a
 		delay := float64(r.Delay) * math.Pow(r.Backoff, float64(max(k-1, 0)))
 		next := between.begun.Add(time.Duration(min(delay, float64(wire.MaxTimeout))))
 		if stop := a.waitForRetry(ctx, between, next); stop != nil {
-			return nil, t.wrapError(fmt.Errorf("%w: %w", stop, err))
+			return nil, t.wrapError(errtext.New(fmt.Sprintf("%v, while waiting to retry after: %s", stop, causeText(err)), stop, err))
 		}
 	}
 }
@@ -149,7 +164,8 @@ type retryTracker struct {
 	open  map[uint64]struct{}
 }
 
-// begin returns a new number for a call. The caller must call end with it after the last attempt.
+// begin returns a new number for a call, which counts as open until end is called with this number.
+// The caller must call end after the last attempt.
 func (c *retryTracker) begin() uint64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -161,8 +177,8 @@ func (c *retryTracker) begin() uint64 {
 	return c.last
 }
 
-// end marks the call of that number as ended, and advances c.ended to the last number before the
-// oldest call that is still open.
+// end marks the call with the given number as ended. If this was the oldest open call, end advances
+// c.ended to the number before the oldest call that is still open, or to c.last if none is.
 func (c *retryTracker) end(number uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -175,8 +191,9 @@ func (c *retryTracker) end(number uint64) {
 	}
 }
 
-// appendKey appends to dst the key of the call of that number, and returns the extended slice.
-// The key also contains the number up to which all calls have ended.
+// appendKey appends to dst the key of the call with the given number, and returns the extended
+// slice. The key also contains the number up to which all calls have ended, so that the worker can
+// forget their keys.
 func (c *retryTracker) appendKey(dst []byte, number uint64) []byte {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -197,10 +214,10 @@ func isRetryable(err error) bool {
 	return errors.Is(err, ErrTimeout) || errors.Is(err, ErrUnreachable)
 }
 
-// waitForRetry blocks until the time then, which is that of the next attempt of the call c, and
-// returns nil. If ctx ends first, it returns the cause of ctx; if the agent is closed first,
-// ErrClosed. During the wait the call is listed for introspection, and a handler that makes the
-// call has no slot.
+// waitForRetry blocks until the time given by then, at which the call c is made again, and returns
+// nil. If ctx ends first, it returns the cause of ctx; if the agent is closed first, ErrClosed.
+// During the wait the call is listed for introspection, and a handler that makes the call has no
+// slot.
 func (a *Agent) waitForRetry(ctx context.Context, c *call, then time.Time) error {
 	defer beginWait(ctx)()
 	defer a.outsideCalls.add(c, CallRetrying)()
@@ -210,15 +227,16 @@ func (a *Agent) waitForRetry(ctx context.Context, c *call, then time.Time) error
 	case <-t.C:
 		return nil
 	case <-ctx.Done():
-		return context.Cause(ctx)
+		return ctxerr.Cause(ctx)
 	case <-a.base.Done():
 		return ErrClosed
 	}
 }
 
-// retryAsync runs callWithRetry on a new goroutine and returns the future that its result
-// completes. Cancelling the future ends the attempt in progress, and returns when the memory of
-// args is free.
+// retryAsync makes the call t with retries, by callWithRetry, on a new goroutine. It returns at
+// once, with the future that the result or the error completes. The memory of args is in use until
+// the future is done. Cancelling the future ends the attempt in progress; the cancellation returns
+// when the memory of args and that of t.dst are free.
 func retryAsync[R any](ctx context.Context, a *Agent, r *Retry, t target, args any) *Future[R] {
 	ctx, cancel := context.WithCancelCause(ctx)
 	t.argsLock = chanmutex.New()
@@ -228,6 +246,7 @@ func retryAsync[R any](ctx context.Context, a *Agent, r *Retry, t target, args a
 		cancel(cause)
 		t.argsLock.Lock() // from then on no attempt uses the arguments
 		defer t.argsLock.Unlock()
+		t.dst.end(cause)
 	}
 	f := future.NewWith[R](future.Options{Recall: onCancel, OnPanic: a.onPanic, Activity: &a.activity})
 	// The call ends when the agent is closed. Close does not wait for this goroutine: a

@@ -16,8 +16,9 @@ var (
 	fails = agent.NewFunc[string, agent.None]("test.fails")
 )
 
-// startGated joins two workers that serve gated: its handler sends its argument to begun, and returns when
-// the gate opens or the call is cancelled.
+// startGated joins two workers that serve the functions gated and fails. The handler of gated sends
+// its argument to begun, and returns when gate is closed or the call is cancelled. The workers are
+// closed at the end of the test.
 func startGated(t *testing.T) (group []*agent.Agent, begun chan int, gate chan struct{}) {
 	begun, gate = make(chan int, 64), make(chan struct{})
 	group = startGroup(t, 2, func(_ int, c *agent.Config) {
@@ -37,7 +38,8 @@ func startGated(t *testing.T) (group []*agent.Agent, begun chan int, gate chan s
 	return group, begun, gate
 }
 
-// WaitAll waits for the calls of a function that panics.
+// If the function that WaitAll runs panics, WaitAll waits for the calls of that function before the
+// panic continues.
 func TestWaitAllPanics(t *testing.T) {
 	group, begun, gate := startGated(t)
 	var call *agent.Future[int]
@@ -54,7 +56,8 @@ func TestWaitAllPanics(t *testing.T) {
 	require.True(t, call.IsDone())
 }
 
-// Calls that other goroutines make with the context of WaitAll count as well.
+// WaitAll also waits for calls that other goroutines, such as callbacks of futures, make with its
+// context.
 func TestWaitAllOfCallsOfCallbacks(t *testing.T) {
 	group, begun, gate := startGated(t)
 	close(gate)

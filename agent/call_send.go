@@ -3,6 +3,8 @@ package agent
 import (
 	"cmp"
 	"context"
+
+	"github.com/tensorpipe-go/tensorpipe/agent/internal/ctxerr"
 )
 
 // callOverhead is roughly the memory that a call takes at either end in addition to its
@@ -13,10 +15,14 @@ const callOverhead = 512
 // small requests together instead of each at once.
 const batchThreshold = 8
 
-// send adds call, whose id must be set, to the table and sends its request, once the budget admits
-// it. out is the message of the request; send owns it. send returns when the request was sent. For
-// a large request of a call with an observer it returns earlier: another goroutine sends the
-// request. After an error the call has ended: nothing else completes it.
+// send adds call, whose id must be set, to the table of pending calls and sends its request out. It
+// first waits until the connection's call budget has bytes for the request, unless a handler or an
+// interceptor makes the call. send owns out, also after an error.
+//
+// send returns nil when the request was sent, or when the call has ended in another way, for
+// example because the pipe has ended. For a large request of a call with an observer it returns nil
+// earlier, and another goroutine sends the request. After an error the call has ended, and its
+// observer is not called.
 func (c *conn) send(ctx context.Context, call *call, out *outMessage) error {
 	call.charge, call.sendBegun = 0, false
 	call.requestSent.Store(false)
@@ -34,8 +40,10 @@ func (c *conn) send(ctx context.Context, call *call, out *outMessage) error {
 		ctx = call.sendContext
 		call.sendEnded = make(chan struct{})
 	}
+	call.outcome = MessageUncertain // from now on other goroutines may end the call
 	pending, err := c.calls.add(call)
 	if err != nil {
+		call.outcome = MessageUnsent
 		call.releaseCharge()
 		call.endSend()
 		c.agent.outMessages.put(out)
@@ -58,8 +66,9 @@ func (c *conn) send(ctx context.Context, call *call, out *outMessage) error {
 	return c.sendResult(limited, call, c.write(limited, out))
 }
 
-// sendInBackground sends the large request of a call that has an observer. If that fails it ends
-// the call, and calls the observer with the error.
+// sendInBackground sends the large request out, which it owns, of a call that has an observer. If
+// sending fails and the call has not ended otherwise, it ends the call and calls the observer with
+// the error.
 func (c *conn) sendInBackground(ctx context.Context, call *call, out *outMessage) {
 	err := c.sendResult(ctx, call, c.write(ctx, out))
 	call.endSend()
@@ -68,9 +77,9 @@ func (c *conn) sendInBackground(ctx context.Context, call *call, out *outMessage
 	}
 }
 
-// acquire takes n bytes for a call from the budget of the connection, and waits for them if
-// necessary. The error is the cause of ctx, a *TimeoutError after the limit of the call, or the
-// reason for which the pipe has ended.
+// acquire takes n bytes for a call from the call budget of the connection, and blocks until the
+// budget has them. After an error nothing was taken. The error is the cause of ctx, a *TimeoutError
+// after the limit of the call, or the reason for which the pipe has ended.
 func (c *conn) acquire(ctx context.Context, call *call, n int) error {
 	if c.callBudget.TryAcquire(n) {
 		return nil
@@ -82,27 +91,28 @@ func (c *conn) acquire(ctx context.Context, call *call, n int) error {
 	if c.callBudget.Acquire(limited, c.down, n) {
 		return nil
 	}
-	if err := context.Cause(limited); err != nil {
+	if err := ctxerr.Cause(limited); err != nil {
 		return err
 	}
 	// The pipe has ended, and its read loop may not have closed the table yet.
 	return cmp.Or(c.calls.closeReason(), ErrUnreachable)
 }
 
-// sendResult handles the result err of sending a request with ctx. On success it marks the request
-// as sent and returns nil. After an error it removes the call from the table. It returns the cause
-// of ctx if ctx has ended, and otherwise the error of the lost pipe. It returns nil if the call
-// was no longer in the table, because it has ended otherwise.
+// sendResult handles err, the result of sending the request of call with ctx. If err is nil it
+// marks the request as sent and returns nil. Otherwise it removes the call from the table, returns
+// the call's bytes to the budget, and returns the error of the call: the cause of ctx if ctx has
+// ended, and otherwise err as the error of a lost pipe. If the call was not in the table any more,
+// it has ended in another way, and sendResult returns nil.
 func (c *conn) sendResult(ctx context.Context, call *call, err error) error {
 	if err == nil {
 		call.requestSent.Store(true)
 		return nil
 	}
-	if c.calls.remove(call.id) == nil {
+	if c.calls.withdraw(call.id) == nil {
 		return nil
 	}
 	call.releaseCharge()
-	if cause := context.Cause(ctx); cause != nil {
+	if cause := ctxerr.Cause(ctx); cause != nil {
 		return cause
 	}
 	return c.lostError(err)

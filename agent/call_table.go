@@ -19,6 +19,10 @@ type call struct {
 	limit     time.Duration
 	nested    bool // made by a handler, or by an interceptor of a reply
 	charge    int  // bytes taken from the conn's callBudget
+	dst       *destination
+
+	ends    messageEnds    // of the request
+	outcome MessageOutcome // of the request, so far
 
 	requestBytes, replyBytes int    // for events; replyBytes is set only for these
 	eventNumber              uint64 // in events
@@ -40,6 +44,8 @@ type call struct {
 	timer     *time.Timer     // for the limit; made when first needed
 	leader    leader          // while the goroutine that waits reads messages
 	streams   []device.Stream // on which the tensors of the result are valid
+
+	stream *stream // nil unless the call is a stream
 }
 
 // observer is notified of the end of a call for which no goroutine waits.
@@ -50,9 +56,10 @@ type observer interface {
 }
 
 // complete ends a call, which the caller must have removed from the table, with the reply in or
-// with err. The reply passes to the goroutine that waits or to the observer. If another goroutine
-// still sends the request, the observer is called after that, because the memory of the arguments
-// is free only then. l is the leader on which complete runs, nil on another goroutine.
+// with err, and returns the bytes of the call to the budget. The reply passes to the goroutine that
+// waits or to the observer. If another goroutine still sends the request, the observer is called
+// after that, because the memory of the arguments is free only then. l is the leader on which
+// complete runs, nil on a goroutine that does not lead.
 func (c *call) complete(in *inMessage, err error, l *leader) {
 	c.releaseCharge()
 	switch {
@@ -74,9 +81,10 @@ func (c *call) complete(in *inMessage, err error, l *leader) {
 	}
 }
 
-// endSend releases the context with which a request is sent in the background and closes
-// sendEnded. It is called once per request, when it was sent or will not be; it does nothing for
-// a request that is not sent in the background.
+// endSend records that the request of the call was sent, or will not be. For a request that is sent
+// in the background, it ends the context of the sending and wakes the goroutines that wait until
+// the memory of the arguments is free; for other requests it does nothing. It is called once for
+// each request.
 func (c *call) endSend() {
 	if c.sendEnded != nil {
 		c.sendContext.finish()
@@ -96,19 +104,21 @@ func (c *call) releaseCharge() {
 type callTable struct {
 	mu      sync.Mutex
 	pending map[uint64]*call
-	err     error // set once the pipe has ended: why there can be no more calls
+	streams map[uint64]*stream // calls that are streams, until the reply and all data have arrived
+	err     error              // set once the pipe has ended: why there can be no more calls
 	lastID  atomic.Uint64
 }
 
-// closeReason returns the error with which the table was closed, nil if it was not.
+// closeReason returns the error with which the table was closed, or nil if it is open.
 func (t *callTable) closeReason() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.err
 }
 
-// add adds a call, before its request is sent, and returns the number of calls in the table. If
-// the table was closed it adds nothing and returns the error of close.
+// add adds the call c to the table, before its request is sent, and returns the number of calls in
+// the table. If the table was closed, it adds nothing and returns 0 and the error with which the
+// table was closed.
 func (t *callTable) add(c *call) (pending int, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -119,11 +129,17 @@ func (t *callTable) add(c *call) (pending int, err error) {
 		t.pending = map[uint64]*call{}
 	}
 	t.pending[c.id] = c
+	if c.stream != nil {
+		if t.streams == nil {
+			t.streams = map[uint64]*stream{}
+		}
+		t.streams[c.id] = c.stream
+	}
 	return len(t.pending), nil
 }
 
-// remove removes the call of that number and returns it, nil if it is not in the table. The
-// caller must end the call that it gets.
+// remove removes the call with the given number from the table and returns it. It returns nil if
+// there is no such call in the table. The caller must end the returned call.
 func (t *callTable) remove(id uint64) *call {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -132,8 +148,51 @@ func (t *callTable) remove(id uint64) *call {
 	return c
 }
 
-// close removes and returns all calls, which the caller must end. Later calls of add fail with the
-// err of the first close.
+// withdraw removes the call with the given number from the table because its request cannot be
+// sent, and returns it; a stream is then not in the table either. It returns nil if there is no
+// such call. The caller must end the returned call.
+func (t *callTable) withdraw(id uint64) *call {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	c := t.pending[id]
+	if c != nil {
+		delete(t.pending, id)
+		delete(t.streams, id)
+	}
+	return c
+}
+
+// findStream returns the stream with the given number, nil if there is none for which data may
+// still arrive. known reports whether there is such a stream, or a call with the number in the
+// table that need not be a stream.
+func (t *callTable) findStream(id uint64) (s *stream, known bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if s = t.streams[id]; s != nil {
+		return s, true
+	}
+	return nil, t.pending[id] != nil
+}
+
+// removeStream removes the stream with the given number from those for which data may arrive. It
+// does nothing if there is none.
+func (t *callTable) removeStream(id uint64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.streams, id)
+}
+
+// takeStreams removes and returns all streams for which data may arrive, by their numbers.
+func (t *callTable) takeStreams() map[uint64]*stream {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	all := t.streams
+	t.streams = nil
+	return all
+}
+
+// close closes the table with err, and removes and returns all calls by their numbers. The caller
+// must end these calls. Later calls of add fail with the err of the first close.
 func (t *callTable) close(err error) map[uint64]*call {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -80,10 +80,10 @@ func BenchmarkCall(b *testing.B) {
 	}
 }
 
-// TestSmallCallAllocates bounds the allocations of a small call at both ends together. One of them
-// is for each of four tensors: the two arguments, the result of the handler, and the result at the
-// caller. A call with a future has seven more: for the future, its timer, and for watching its
-// context.
+// TestSmallCallAllocates bounds the number of allocations that a small call makes at both ends
+// together. Four of them are for tensors: the two arguments, the result of the handler, and the
+// result at the caller. A call with a future makes seven more, for the future, its timer, and the
+// watch of its context.
 func TestSmallCallAllocates(t *testing.T) {
 	if race.Enabled || invariants.Enabled {
 		t.Skip("the race detector and the invariants allocate themselves")

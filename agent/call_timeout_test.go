@@ -90,7 +90,7 @@ func checkTimeout(t *testing.T, err error, want time.Duration, text string) {
 	require.Equal(t, want, timeout.Limit)
 }
 
-// A call without a limit ends only with its context.
+// A call without a limit ends only when its context ends, with the cause of the context.
 func TestNoLimit(t *testing.T) {
 	h := &hanging{}
 	simulate(t, 2, h.serve, func(t *testing.T, group []*agent.Agent) {
@@ -113,7 +113,8 @@ func TestNoLimit(t *testing.T) {
 	})
 }
 
-// A context that ends before the limit ends the call; the handler has the same deadline.
+// A context that ends before the limit of a call ends the call, and the handler has the same
+// deadline. With a context that has ended no request is sent.
 func TestContextDeadline(t *testing.T) {
 	h := &hanging{}
 	simulate(t, 2, h.serve, func(t *testing.T, group []*agent.Agent) {
@@ -134,7 +135,8 @@ func TestContextDeadline(t *testing.T) {
 	})
 }
 
-// A handler is cancelled when its caller cancels the call or closes, whatever the limit.
+// The context of a handler ends before the limit, with ErrCallerGone as the cause, when the caller
+// cancels the call or its future or closes its agent.
 func TestCancelledCallCancelsHandler(t *testing.T) {
 	for name, cancelCall := range map[string]func(f *agent.Future[agent.None], cancel context.CancelCauseFunc, caller *agent.Agent) error{
 		"context": func(_ *agent.Future[agent.None], cancel context.CancelCauseFunc, _ *agent.Agent) error {
@@ -177,7 +179,8 @@ func TestDefaultTimeout(t *testing.T) {
 	})
 }
 
-// The cause of the context of a handler is that of the call.
+// When a call is cancelled, the cause of the context of its handler matches ErrCallerGone and
+// contains the text of the caller's cause.
 func TestCauseOfHandlersContext(t *testing.T) {
 	park := agent.NewFunc[agent.None, agent.None]("test.park")
 	begun, ended := make(chan struct{}, 1), make(chan error, 1)

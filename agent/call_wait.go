@@ -1,21 +1,25 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"time"
 
+	"github.com/tensorpipe-go/tensorpipe/agent/internal/ctxerr"
 	"github.com/tensorpipe-go/tensorpipe/agent/internal/wire"
+	"github.com/tensorpipe-go/tensorpipe/internal/errtext"
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
 
 var errGoexitWaiting = errors.New("the goroutine of the caller has ended")
 
 // wait blocks until the call has ended and returns its reply, which the caller decodes or drops.
-// The error is that of the call, the cause of ctx, or a *TimeoutError after the limit. Nothing
-// uses the call after wait, even if a function of the application that runs during the wait ends
-// the goroutine, as FailNow of a test does.
+// The error is that of the call, the cause of ctx, or a *TimeoutError after the limit. If a
+// function of the application that runs during the wait ends the goroutine, as FailNow of a test
+// does, wait cancels the call and drops the reply. In any case no other goroutine uses the call
+// after wait.
 func (c *call) wait(ctx context.Context) (*inMessage, error) {
 	returned := false
 	defer func() {
@@ -30,14 +34,15 @@ func (c *call) wait(ctx context.Context) (*inMessage, error) {
 	return in, err
 }
 
-// waitForReply does the work of wait, which handles the case that the goroutine ends. It polls for
-// the reply first, which is fastest if the reply comes at once, and then blocks. When ctx or the
-// limit ends it aborts the call.
+// waitForReply blocks until the call has ended and returns its reply or its error. It polls first,
+// which is fastest if the reply comes at once. When ctx or the limit of the call ends, it aborts
+// the call and returns the cause of ctx or a *TimeoutError. It serves wait only, which handles the
+// case that the goroutine ends during the wait.
 func (c *call) waitForReply(ctx context.Context) (*inMessage, error) {
 	if r := requestOf(ctx); r != nil && c.nested {
 		r.slot.yieldLeader() // before it reads other messages, whose handlers may wait in turn
 	}
-	if c.conn.pollFor(c) {
+	if c.conn.poll(&c.leader, c.completed) {
 		return c.reply, c.err
 	}
 	defer beginWait(ctx)()
@@ -52,48 +57,21 @@ func (c *call) waitForReply(ctx context.Context) (*inMessage, error) {
 		expired = c.timer.C
 		defer c.timer.Stop()
 	}
-	if err := c.block(ctx, expired); err != nil {
+	switch err := c.conn.block(ctx, &c.leader, c.completed, expired); err {
+	case nil:
+		return c.reply, c.err
+	case errExpired:
+		return c.abort(&TimeoutError{Limit: c.limit})
+	default:
 		return c.abort(err)
 	}
-	return c.reply, c.err
 }
 
-// block waits and returns nil once the call has ended. If ctx ends first, it returns the cause of
-// ctx; if expired, the timer of the limit, fires first, a *TimeoutError. The caller must then
-// abort the call. Unless another caller leads, block reads the messages of the connection while it
-// waits: the reply then needs no switch from the read loop's goroutine.
-func (c *call) block(ctx context.Context, expired <-chan time.Time) error {
-	conn := c.conn
-	var next <-chan *pipe.Incoming // nil for a follower
-	var down <-chan struct{}
-	if conn.waitLock.TryLock() {
-		c.leader = leader{lock: &conn.waitLock}
-		defer c.leader.finish()
-		next, down = conn.pipe.NextCh(), conn.down
-	}
-	for {
-		select {
-		case in := <-next:
-			conn.dispatch(in, &c.leader)
-			if c.leader.yielded {
-				next, down = nil, nil
-			}
-		case <-down: // the read loop completes all calls once no caller leads
-			c.leader.yield()
-			next, down = nil, nil
-		case <-c.completed:
-			return nil
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		case <-expired:
-			return &TimeoutError{Limit: c.limit}
-		}
-	}
-}
-
-// cancel removes a call from the table, sends a cancellation with the cause to the worker that was
-// called, and returns true. It returns false if the call has ended otherwise. When it returns, the
-// memory of the arguments is free.
+// cancel ends a call before its reply arrives. It removes the call from the table, returns the
+// call's bytes to the budget, sends a cancellation with the cause to the called worker, and returns
+// true. If the call has already ended it sends nothing and returns false. Either way it first stops
+// a request that is being sent in the background: when cancel returns, the memory of the arguments
+// is free.
 func (c *call) cancel(cause error) bool {
 	removed := c.conn.calls.remove(c.id) != nil
 	if removed {
@@ -109,7 +87,7 @@ func (c *call) cancel(cause error) bool {
 	conn, text := c.conn, cause.Error() // c may be in use again when the goroutine runs
 	m := &pipe.Message{Metadata: wire.AppendCancel(nil, c.id, text)}
 	if conn.agent.faultHook != nil {
-		about := Message{Kind: KindCancel, Type: c.typ, Name: c.name, Peer: conn.peer}
+		about := Message{Kind: KindCancel, Type: c.typ, Name: c.name, Peer: conn.peer, key: c.key()}
 		if done, _ := conn.injectFault(&about, m); done {
 			return true
 		}
@@ -121,8 +99,8 @@ func (c *call) cancel(cause error) bool {
 	return true
 }
 
-// abort cancels a call that has no observer, for the goroutine that waited for it, and returns
-// cause. If the call has already ended it returns the reply or the error of the call instead.
+// abort cancels a call that has no observer, and returns nil and cause. If the call has already
+// ended, it returns the reply or the error of the call instead. The caller owns the reply.
 func (c *call) abort(cause error) (*inMessage, error) {
 	if c.cancel(cause) {
 		return nil, cause
@@ -131,12 +109,21 @@ func (c *call) abort(cause error) (*inMessage, error) {
 	return c.reply, c.err
 }
 
-// decodeReply reads the reply in of a call, decodes it to the variable to which result points,
-// unless result is nil, and sets c.streams. It returns in to its pool. The error is a *RemoteError
-// for a failure, a *TimeoutError, the cause of ctx, that of an interceptor, or one that matches
-// ErrResult, ErrProtocol, ErrUnreachable or ErrClosed.
-func (a *Agent) decodeReply(ctx context.Context, c *call, in *inMessage, result any) error {
-	defer a.inMessages.put(in)
+// decodeReply reads the reply in of the call c, runs the interceptors, and decodes the result to
+// the variable to which result points, unless result is nil. It sets c.streams to the streams of
+// the result's tensors, and returns in to its pool in any case.
+//
+// The error is a *RemoteError if the worker replied with an error; a *TimeoutError; the cause of
+// ctx; the error of an interceptor; or it matches ErrResult, ErrProtocol, ErrUnreachable or
+// ErrClosed.
+func (a *Agent) decodeReply(ctx context.Context, c *call, in *inMessage, result any) (err error) {
+	c.outcome = MessageAnswered
+	ended := errGoexit // unless decodeReply returns, or panics
+	defer func() {
+		in.ends.run(MessageHandled, ended)
+		a.inMessages.put(in)
+	}()
+	defer func() { ended = err }()
 	if a.events.CallEnded != nil {
 		d := in.incoming.Descriptor()
 		c.replyBytes = len(d.Metadata) + d.Bytes()
@@ -144,18 +131,18 @@ func (a *Agent) decodeReply(ctx context.Context, c *call, in *inMessage, result 
 	if err := a.receiveReply(ctx, c, in); err != nil {
 		return err
 	}
+	if c.stream != nil {
+		if err := c.stream.setCount(in.decoder); err != nil {
+			return err
+		}
+	}
 	c.streams = in.streams()
-	in.view = Message{Kind: in.head.Kind, Type: c.typ, Name: c.name, Peer: c.conn.peer, decoder: in.decoder}
+	in.view = Message{Kind: in.head.Kind, Type: c.typ, Name: c.name, Peer: c.conn.peer, decoder: in.decoder, key: c.key(), ends: &in.ends}
 	if _, err := a.runReceived(ctx, &in.view); err != nil {
 		return err
 	}
 	if in.head.Kind == KindFailure {
-		err := a.decodeFailure(ctx, in)
-		if c.limit > 0 && time.Since(c.begun) >= c.limit && errors.Is(err, context.DeadlineExceeded) {
-			// The handler's deadline is no earlier than the limit here, which has passed as well.
-			return &TimeoutError{Limit: c.limit}
-		}
-		return err
+		return c.ownDeadline(ctx, a.decodeFailure(ctx, in))
 	}
 	if result != nil {
 		if err := a.values.Decode(in.decoder, result); err != nil {
@@ -165,10 +152,31 @@ func (a *Agent) decodeReply(ctx context.Context, c *call, in *inMessage, result 
 	return a.runDecoded(ctx, &in.view)
 }
 
-// receiveReply reads the body and the tensors of a reply, a large one within ctx and the limit of
-// the call. The error is the cause of that context, matches ErrUnreachable or ErrClosed if the
-// pipe broke, and ErrResult otherwise.
+// ownDeadline returns err, the error with which the worker replied, unless it is due to the
+// deadline of the handler, which is no earlier than the limit of the call and the deadline of ctx:
+// if err matches context.DeadlineExceeded and one of these has passed, it returns a *TimeoutError
+// or the cause of ctx.
+func (c *call) ownDeadline(ctx context.Context, err error) error {
+	if !errors.Is(err, context.DeadlineExceeded) {
+		return err
+	}
+	if c.limit > 0 && time.Since(c.begun) >= c.limit {
+		return &TimeoutError{Limit: c.limit}
+	}
+	if deadline, ok := ctx.Deadline(); ok && !time.Now().Before(deadline) {
+		return cmp.Or(ctxerr.Cause(ctx), ctxerr.Wrap(context.DeadlineExceeded)) // the timer of ctx may be late
+	}
+	return err
+}
+
+// receiveReply reads the body and the tensors of the reply in, which the call c then decodes.
+// Reading a reply that is not inline ends with ctx and with the limit of the call. The error is the
+// cause of ctx or a *TimeoutError; or it matches ErrUnreachable or ErrClosed if the pipe broke, and
+// ErrResult otherwise.
 func (a *Agent) receiveReply(ctx context.Context, c *call, in *inMessage) error {
+	if in.dst != nil {
+		ctx = in.dst.ctx
+	}
 	if !in.isInline() {
 		defer a.outsideCalls.add(c, CallReading)()
 		limited := c.withLimit(ctx)
@@ -176,7 +184,7 @@ func (a *Agent) receiveReply(ctx context.Context, c *call, in *inMessage) error 
 		ctx = limited
 	}
 	err := a.inMessages.receive(ctx, in)
-	if cause := context.Cause(ctx); err != nil && cause != nil {
+	if cause := ctxerr.Cause(ctx); err != nil && cause != nil {
 		return cause
 	}
 	_, ofPipe := errors.AsType[*pipe.Error](err)
@@ -186,13 +194,13 @@ func (a *Agent) receiveReply(ctx context.Context, c *call, in *inMessage) error 
 	return withKind(ErrResult, err)
 }
 
-// decodeFailure decodes the error in a failure and returns it as a *RemoteError. If the failure
-// cannot be decoded, it returns an error that matches ErrResult; if the failure contains no error,
-// one that matches ErrProtocol.
+// decodeFailure decodes the error with which the worker replied, and returns it as a *RemoteError.
+// It never returns nil: if the reply cannot be decoded or an interceptor fails, it returns an error
+// that matches ErrResult; if the reply contains no error, one that matches ErrProtocol.
 func (a *Agent) decodeFailure(ctx context.Context, in *inMessage) error {
 	var remote error
 	var stack string
-	err := errors.Join(in.decoder.Decode(&remote), in.decoder.Decode(&stack))
+	err := errtext.Join(in.decoder.Decode(&remote), in.decoder.Decode(&stack))
 	if err == nil {
 		err = a.runDecoded(ctx, &in.view)
 	}

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"cmp"
+	"crypto/tls"
 	"fmt"
 	"log/slog"
 	"math"
@@ -24,7 +25,8 @@ type Config struct {
 
 	// Rank is the worker's number in a group of WorldSize workers, from 0 on. With a WorldSize
 	// of 0 the group is dynamic: workers come and go, and a negative Rank is replaced by the
-	// lowest free one. For env:// both come from the environment.
+	// lowest free one. For env:// both come from the environment. Rank 0 serves the store of a
+	// tcp:// Rendezvous, unless StoreOptions.Join is set; others join it.
 	Rank      int
 	WorldSize int
 
@@ -51,8 +53,14 @@ type Config struct {
 	// Group is the name of the group; one store may hold several. Default "default".
 	Group string
 
-	// Listen is the URLs at which this worker listens, see pipe.Context.Listen. Default: a
-	// free port of the loopback interface, and shared memory.
+	// Listen is the URLs at which this worker listens, see pipe.Context.Listen. Default: shared
+	// memory, and a free TCP port of the address from which this worker reaches the store of
+	// Rendezvous. That is the loopback interface if the store is on it, or is no TCP store.
+	//
+	// For a wildcard such as uv://0.0.0.0:0 the other workers learn the address from which this
+	// one reaches the store, and then its other addresses; they dial them in this order. If the
+	// address is unknown, because this worker serves the store at a wildcard or the store is no TCP
+	// store, the error of Join matches ErrConfig.
 	Listen []string
 
 	// Token is a secret of the group. It is never sent; a process that cannot prove that it
@@ -64,11 +72,19 @@ type Config struct {
 	Token    []byte
 	Insecure bool
 
+	// TLS makes the worker use TLS 1.3 for TCP, see tensorpipe.WithTLS; all else is as by default.
+	// Without a Token its ClientAuth must be tls.RequireAndVerifyClientCert, so that only workers
+	// with a certificate are admitted. The certificates must be valid for ServerName or, if that
+	// is empty, for the hosts in the URLs that workers publish. TLS does not cover two things:
+	// shared memory, which is offered beside it to workers of this machine and this user, unless
+	// Listen leaves it out; and the store, whose protocol stays plaintext.
+	TLS *tls.Config
+
 	// NewContext makes the pipe context, from options with the name, the limits, the device
-	// kinds and the logger. Default: tensorpipe.NewContext, with a bound for TCP: a worker that
-	// has not acknowledged sent bytes for 30 s, or has a full receive window for as long, counts
-	// as dead; see uv.WithUserTimeout. Secure declares that all its transports encrypt and
-	// authenticate their peers.
+	// kinds and the logger. Default: tensorpipe.NewContext, or tensorpipe.WithTLS with TLS, with a
+	// bound for TCP: a worker that has not acknowledged sent bytes for 30 s, or has a full receive
+	// window for as long, counts as dead; see uv.WithUserTimeout. Secure declares that all its
+	// transports encrypt and authenticate their peers. TLS and NewContext exclude each other.
 	NewContext func(pipe.Options) (*pipe.Context, error)
 	Secure     bool
 
@@ -82,6 +98,10 @@ type Config struct {
 	Operators *aten.Table
 
 	Interceptors []Interceptor
+
+	// Extensions are subsystems of this worker, which add their own functions, handlers and
+	// interceptors, see Extension.
+	Extensions []Extension
 
 	// FaultHook is for tests only. It is called before each message of a call is sent, and
 	// returns the fault that is injected instead, see package faulty. It is called from any
@@ -123,6 +143,10 @@ type Config struct {
 
 	Limits Limits
 
+	// JoinTimeout bounds Join, which waits for the store and, in a static group, for all workers.
+	// Default 5 min; NoTimeout is none, so that only the context of Join bounds it.
+	JoinTimeout time.Duration
+
 	// HandshakeTimeout bounds the opening of a pipe to another worker. Default 10 s.
 	HandshakeTimeout time.Duration
 
@@ -134,10 +158,14 @@ type Config struct {
 	Logger *slog.Logger
 }
 
-// NoTimeout as Config.Timeout means that calls have no timeout unless an option sets one.
+// NoTimeout as Config.Timeout means that calls have no timeout unless an option sets one, and as
+// Config.JoinTimeout that only its context bounds Join.
 const NoTimeout time.Duration = -1
 
-const defaultTimeout = 60 * time.Second
+const (
+	defaultTimeout     = 60 * time.Second
+	defaultJoinTimeout = 5 * time.Minute
+)
 
 // Limits bound the memory and the work of calls and of other workers. A field of 0 takes the
 // default.
@@ -161,6 +189,18 @@ type Limits struct {
 	// read. While they exceed it no further request of that worker is started; those that have
 	// started, at most MaxHandlers at once, are still answered. Default 1 GiB.
 	AnswerBytes int
+
+	// MaxStreams bounds the streams that one other worker has open to this one; further ones fail
+	// with ErrOverloaded. Each takes one of MaxHandlers. StreamBytes is the window of a stream for
+	// each direction in which this worker receives: the bytes that the other end may send before
+	// values are used here, where each message, of one value or several small ones, counts 512 bytes
+	// in addition. The least is 64 KiB. One value may exceed the window: values of more than 64 KiB,
+	// or 2 MiB through shared memory, stay at the sender until they are received, and count for the
+	// LargeBytes of the worker that is called. At the sender they take at most a quarter of its
+	// LargeBytes, or one of them more. So the streams of one other worker hold at most MaxStreams *
+	// (StreamBytes + 2 MiB) of values that were not received. Defaults 64 and 1 MiB.
+	MaxStreams  int
+	StreamBytes int
 
 	// MaxRemembered bounds the number of results kept for each other worker, see WithOnce.
 	// Default 1024.
@@ -186,9 +226,8 @@ type Limits struct {
 	RetryWindow time.Duration
 
 	// MaxHandshakes bounds the pipes whose peers have not proved yet that they know the Token of
-	// the group. Beyond it the oldest is rejected: since a member proves it within a few round
-	// trips, a flood of silent pipes does not keep members out. In a static group it is at least
-	// WorldSize. Default 1024.
+	// the group. Beyond it the oldest is rejected, since a member proves it within a few round
+	// trips. In a static group it is at least WorldSize. Default 1024.
 	MaxHandshakes int
 
 	// UnadmittedBytes bounds the memory for data of peers that have not proved yet that they
@@ -205,6 +244,9 @@ type Limits struct {
 	Codec codec.Limits
 }
 
+// maxStreamWindow bounds Limits.StreamBytes, so that it is a valid credit and an int.
+const maxStreamWindow = 1 << 30
+
 // maxScaledLimit bounds limits that are multiplied, so that the products do not overflow.
 const maxScaledLimit = math.MaxInt / (2 * nestedOvercommit)
 
@@ -212,6 +254,8 @@ func (l Limits) withDefaults() Limits {
 	l.CallBytes = min(positive(l.CallBytes, 256<<20), maxScaledLimit)
 	l.LargeBytes = min(positive(l.LargeBytes, 1<<30), maxScaledLimit)
 	l.AnswerBytes = positive(l.AnswerBytes, 1<<30)
+	l.MaxStreams = positive(l.MaxStreams, 64)
+	l.StreamBytes = min(max(positive(l.StreamBytes, 1<<20), 2*wire.StreamThreshold), maxStreamWindow)
 	l.MaxRemembered = positive(l.MaxRemembered, 1024)
 	l.RememberedBytes = min(positive(l.RememberedBytes, 16<<20), maxScaledLimit)
 	l.KeyBytes = positive(l.KeyBytes, 128<<20)
@@ -229,21 +273,31 @@ func positive(n, otherwise int) int {
 	return otherwise
 }
 
-// check returns an error that matches ErrConfig for invalid fields.
+// check returns nil, or an error that matches ErrConfig if a number of c is out of range, the TLS
+// settings are invalid, or c does not have exactly one of Rendezvous and Store. Names, functions,
+// handlers and addresses are checked later, by Join.
 func (c *Config) check() error {
 	switch {
 	case c.Timeout < 0 && c.Timeout != NoTimeout:
 		return &ConfigError{Field: "Timeout", Value: c.Timeout}
+	case c.JoinTimeout < 0 && c.JoinTimeout != NoTimeout:
+		return &ConfigError{Field: "JoinTimeout", Value: c.JoinTimeout}
 	case c.MaxHandlers < 0:
 		return fmt.Errorf("%w: MaxHandlers must be positive, got %d", ErrConfig, c.MaxHandlers)
 	case c.WorldSize < 0:
 		return fmt.Errorf("%w: WorldSize is %d", ErrConfig, c.WorldSize)
 	case c.HandshakeTimeout < 0:
 		return fmt.Errorf("%w: HandshakeTimeout is %v", ErrConfig, c.HandshakeTimeout)
-	case min(c.Limits.CallBytes, c.Limits.LargeBytes, c.Limits.AnswerBytes, c.Limits.MaxRemembered, c.Limits.RememberedBytes, c.Limits.KeyBytes, c.Limits.MaxHandshakes, c.Limits.UnadmittedBytes, c.Limits.MessageBytes) < 0:
+	case min(c.Limits.CallBytes, c.Limits.LargeBytes, c.Limits.AnswerBytes, c.Limits.MaxStreams, c.Limits.StreamBytes, c.Limits.MaxRemembered, c.Limits.RememberedBytes, c.Limits.KeyBytes, c.Limits.MaxHandshakes, c.Limits.UnadmittedBytes, c.Limits.MessageBytes) < 0:
 		return fmt.Errorf("%w: a limit is negative", ErrConfig)
 	case c.Limits.RetryWindow < 0:
 		return fmt.Errorf("%w: Limits.RetryWindow is %v", ErrConfig, c.Limits.RetryWindow)
+	case c.TLS != nil && c.NewContext != nil:
+		return fmt.Errorf("%w: both TLS and NewContext", ErrConfig)
+	case c.TLS != nil && len(c.TLS.Certificates) == 0 && c.TLS.GetCertificate == nil && c.TLS.GetConfigForClient == nil:
+		return fmt.Errorf("%w: TLS has no certificate", ErrConfig)
+	case c.TLS != nil && len(c.Token) == 0 && !c.Insecure && c.TLS.ClientAuth != tls.RequireAndVerifyClientCert:
+		return fmt.Errorf("%w: TLS admits workers without a certificate: set its ClientAuth to tls.RequireAndVerifyClientCert, or set Token", ErrConfig)
 	case c.Store == nil && c.Rendezvous == "":
 		return fmt.Errorf("%w: neither Rendezvous nor Store", ErrConfig)
 	case c.Store != nil && c.Rendezvous != "":
@@ -252,11 +306,14 @@ func (c *Config) check() error {
 	return nil
 }
 
-// setDefaults sets the fields that have a default and are zero.
+// setDefaults replaces zero fields of c, and of c.Limits, by their defaults, and lowers limits that
+// are too large to calculate with. It sets Secure if TLS requires certificates of clients. Listen
+// and NewContext stay as they are: method listen of the agent applies their defaults.
 func (c *Config) setDefaults() {
 	if c.Group == "" {
 		c.Group = "default"
 	}
+	c.Secure = c.Secure || c.TLS != nil && c.TLS.ClientAuth == tls.RequireAndVerifyClientCert
 	if c.Registry == nil {
 		c.Registry = codec.NewRegistry()
 	}
@@ -274,6 +331,9 @@ func (c *Config) setDefaults() {
 	}
 	if c.HandshakeTimeout == 0 {
 		c.HandshakeTimeout = 10 * time.Second
+	}
+	if c.JoinTimeout == 0 {
+		c.JoinTimeout = defaultJoinTimeout
 	}
 	if c.Timeout == 0 {
 		c.Timeout = defaultTimeout

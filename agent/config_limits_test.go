@@ -11,8 +11,8 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/agent/future"
 )
 
-// The largest possible limits do not overflow: several calls, and several large calls of a
-// handler, run at once.
+// Limits of math.MaxInt do not overflow: several calls, and several large calls of a handler, run
+// at once.
 func TestMaxIntLimits(t *testing.T) {
 	const calls = 3
 	g := newGate()

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"sync"
 
+	"github.com/tensorpipe-go/tensorpipe/agent/internal/wire"
 	"github.com/tensorpipe-go/tensorpipe/internal/budget"
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
@@ -23,7 +24,9 @@ type conn struct {
 	calls      callTable
 	callBudget *budget.Budget // bytes of requests that have no reply yet
 
-	// Of reading. A caller that leads holds one of the locks, see leader.
+	streamBudget *budget.Budget // bytes of large data of streams that the other end has not read
+
+	// Of reading. A caller or receiver that leads holds one of the locks, see leader.
 	pollLock sync.Mutex     // while it polls
 	waitLock sync.Mutex     // while it waits
 	readers  sync.WaitGroup // goroutines that read the contents of a message
@@ -37,6 +40,7 @@ type conn struct {
 	mu               sync.Mutex
 	serving          map[uint64]*Request // not replied to yet; nil once the pipe has ended
 	servingBytes     int                 // their charges
+	servingStreams   int                 // number of those that are streams
 	nestedLargeBytes int                 // bytes of large requests that handlers make
 	earlyCancels     earlyCancels
 }
@@ -44,20 +48,23 @@ type conn struct {
 func (a *Agent) newConn(pp *pipe.Pipe, p *peer, t peerTerms) *conn {
 	c := &conn{
 		agent: a, owner: p, peer: p.info, pipe: pp,
-		callBudget:  budget.New(min(max(t.callBytes, 1), a.limits.CallBytes)),
-		replyMap:    replyDevices(t.routes),
-		largeBudget: budget.New(a.limits.LargeBytes),
-		backlog:     backlog{maxBytes: int64(a.limits.AnswerBytes)},
-		serving:     map[uint64]*Request{},
-		down:        make(chan struct{}),
+		callBudget:   budget.New(min(max(t.callBytes, 1), a.limits.CallBytes)),
+		replyMap:     replyDevices(t.routes),
+		largeBudget:  budget.New(a.limits.LargeBytes),
+		streamBudget: budget.New(max(a.limits.LargeBytes/4, 1)),
+		backlog:      backlog{maxBytes: int64(a.limits.AnswerBytes)},
+		serving:      map[uint64]*Request{},
+		down:         make(chan struct{}),
 	}
 	a.conns.Store(c, nil)
 	return c
 }
 
-// startReading starts the read loop and returns true. If the agent is closed it returns false. It
-// must be called before another goroutine can use the conn, because that goroutine could call
-// releaseReader.
+// startReading starts the read loop of the connection on a new goroutine, reports PeerConnected and
+// returns true. If the agent is closed it does nothing and returns false. Close waits for the loop
+// until releaseReader is called. startReading must be called before another goroutine can use the
+// conn, because that goroutine could call releaseReader. The caller must not hold the mu of the
+// agent.
 func (c *conn) startReading() bool {
 	a := c.agent
 	a.mu.Lock()
@@ -74,9 +81,10 @@ func (c *conn) startReading() bool {
 	return true
 }
 
-// readLoop reads and dispatches messages as the leader l until the pipe ends, l yields, or it
-// promotes another goroutine to read and runs a detached request itself. When the pipe ends it
-// calls c.end.
+// readLoop reads messages of the pipe and dispatches them as the leader l. When the pipe ends,
+// readLoop calls c.end and releaseReader. It returns earlier if l yields. If a dispatched message
+// leaves a request in l.detached, readLoop promotes another goroutine to read, runs that request
+// itself and returns. If a short handler ends the goroutine, another read loop starts.
 func (c *conn) readLoop(l *leader) {
 	promoted, ended := false, false
 	defer func() {
@@ -106,40 +114,9 @@ func (c *conn) readLoop(l *leader) {
 	}
 }
 
-// maxPolls bounds the messages that a caller reads before it checks its context.
-const maxPolls = 64
-
-// pollFor reads messages without blocking until call has ended, and reports whether it has. It
-// returns false once no message is there, after maxPolls messages, if a handler made it yield, or
-// if another caller polls. A reply that is read here needs no switch to the goroutine of the
-// caller.
-func (c *conn) pollFor(call *call) bool {
-	if !c.pollLock.TryLock() {
-		return false
-	}
-	call.leader = leader{lock: &c.pollLock}
-	defer call.leader.finish()
-	for range maxPolls {
-		in, _ := c.pipe.TryNext() // the read loop gets the error too
-		if in == nil {
-			return false
-		}
-		c.dispatch(in, &call.leader)
-		select {
-		case <-call.completed:
-			return true
-		default:
-		}
-		if call.leader.yielded {
-			return false
-		}
-	}
-	return false
-}
-
-// dispatch handles one message, which it owns, on the leader l. It does not block: whatever may
-// take long runs on another goroutine. An invalid message aborts the pipe; after Close messages
-// are discarded.
+// dispatch handles one message, which it owns, on the leader l. It does not block: large messages
+// and handlers that are not short run on other goroutines. An invalid message aborts the pipe. If
+// the agent is closed, dispatch discards the message.
 func (c *conn) dispatch(incoming *pipe.Incoming, l *leader) {
 	c.reader.dispatching.Add(1)
 	defer c.reader.dispatching.Add(-1)
@@ -159,12 +136,17 @@ func (c *conn) dispatch(incoming *pipe.Incoming, l *leader) {
 		c.handleReply(in, l)
 	case KindCancel:
 		c.handleCancel(in)
+	case wire.KindData:
+		c.handleData(in)
+	case wire.KindCredit:
+		c.handleCredit(in)
 	}
 }
 
-// handleReply completes the call to which a reply or a failure belongs, even if an allocator ends
-// the goroutine. It reads an inline reply first; a larger one is read by the goroutine that
-// decodes it. A reply to a call that has ended is discarded.
+// handleReply completes the call to which the reply or failure in belongs, even if an allocator
+// ends the goroutine. It reads an inline message before that; a larger one is read later by the
+// goroutine that decodes it. If the call has ended, handleReply drops in and counts a late reply.
+// It owns in, and passes it to the call.
 func (c *conn) handleReply(in *inMessage, l *leader) {
 	call := c.calls.remove(in.head.ID)
 	if call == nil {
@@ -173,32 +155,48 @@ func (c *conn) handleReply(in *inMessage, l *leader) {
 		return
 	}
 	defer call.complete(in, nil, l)
+	ctx := c.agent.base
+	if call.dst != nil && in.head.Kind == KindReply {
+		ctx, in.dst = call.dst.ctx, call.dst
+		in.view = Message{Kind: KindReply, Type: call.typ, Name: call.name, Peer: c.peer, decoder: in.decoder, key: call.key(), ends: &in.ends}
+	}
 	if in.isInline() {
-		_ = c.agent.inMessages.receive(c.agent.base, in) // it keeps the error for the caller
+		_ = c.agent.inMessages.receive(ctx, in) // it keeps the error for the caller
 	} else {
 		in.deferRead(&c.readers)
 	}
 }
 
-// end fails all calls of the connection and cancels all its requests, after the pipe has ended
-// with cause. It clears the connection from its peer and closes this end of the pipe. The read
-// loop calls it once.
+// end ends the connection after the pipe has ended with cause. It reports PeerLost, removes the
+// connection from its peer, whose state may change, and from the agent, fails all calls and streams
+// on it, and cancels the contexts of its requests. Then it closes this end of the pipe: in order,
+// which may block, if the other end has closed in order, and otherwise at once; a pipe that this
+// end has closed it leaves as it is. If the peer is a client, end starts removeLostClient. The read
+// loop calls end once.
 func (c *conn) end(cause error) {
-	close(c.down)
 	err := c.lostError(cause)
 	if c.agent.events.PeerLost != nil {
 		c.agent.events.PeerLost(PeerLostInfo{c.peer, c.pipe.RemoteAddr(), err})
 	}
 	c.agent.log.Debug("pipe down", "peer", c.peer.Name, "error", err)
-	c.owner.clearConn(c)
+	c.owner.pipeEnded(c, cause)
+	close(c.down)
 	c.pollLock.Lock() // a caller that leads may hold a reply that came before the end
 	c.waitLock.Lock()
 	calls := c.calls.close(err)
 	c.waitLock.Unlock()
 	c.pollLock.Unlock()
 	c.agent.conns.Delete(c)
+	if c.owner != c.agent.selfPeer {
+		traffic := c.pipe.Stats()
+		c.agent.stats.sentBytes.Add(traffic.Sent.Bytes)
+		c.agent.stats.receivedBytes.Add(traffic.Received.Bytes)
+	}
 	for _, call := range calls {
 		call.complete(nil, err, nil)
+	}
+	for _, s := range c.calls.takeStreams() { // whose data will not arrive, although the reply has
+		s.fail(err)
 	}
 	c.mu.Lock()
 	requests := c.serving

@@ -36,8 +36,10 @@ func (a *panickingAllocator) Alloc(n int) (*tensor.Storage, error) {
 	return a.Heap.Alloc(n)
 }
 
-// withPanickingAllocator runs f with two workers, of which the one of rank at has such an allocator, for
-// tensors of several sizes. It checks that the pipe can be used after that.
+// withPanickingAllocator runs f in subtests with two workers, for small and large tensors of n
+// elements and for each way in which an allocator can fail to return. The worker whose rank is at
+// has an allocator that fails while f runs. After each run of f it requires that calls succeed
+// again on the pipe, and at the end that no call is pending and no time has passed.
 func withPanickingAllocator(t *testing.T, at int, f func(t *testing.T, group []*agent.Agent, n int)) {
 	for name, n := range map[string]int{"small": 4, "large": 1 << 20} {
 		for way, failure := range allocatorFailures {
@@ -75,7 +77,8 @@ func withPanickingAllocator(t *testing.T, at int, f func(t *testing.T, group []*
 	}
 }
 
-// An allocator that does not return fails the request for which it was called.
+// If the allocator of the called worker panics or ends its goroutine, the call for which it
+// allocates fails with ErrPanic.
 func TestAllocatorThatFailsARequest(t *testing.T) {
 	withPanickingAllocator(t, 1, func(t *testing.T, group []*agent.Agent, n int) {
 		_, err := size.Call(t.Context(), group[0], "worker1", filled(t, 1, n))
@@ -85,7 +88,8 @@ func TestAllocatorThatFailsARequest(t *testing.T) {
 	})
 }
 
-// An allocator that does not return for a reply fails its call, or ends the goroutine of the caller.
+// If the allocator of the caller panics or ends its goroutine for a reply, a call with a future
+// fails with ErrPanic, and a blocking call fails with ErrPanic or ends the goroutine of the caller.
 func TestAllocatorThatFailsAReply(t *testing.T) {
 	withPanickingAllocator(t, 0, func(t *testing.T, group []*agent.Agent, n int) {
 		_, err := manyOnes.Go(t.Context(), group[0], "worker1", n).Wait(t.Context())
@@ -118,7 +122,8 @@ func (k *panickingKind) NewStream(on device.Device) (device.Stream, error) {
 	return k.Kind.NewStream(on)
 }
 
-// A kind of devices that panics fails a call with a tensor for one of its devices.
+// If a device kind panics at either end, a call with a tensor for one of its devices fails with
+// ErrPanic. Other calls succeed.
 func TestDeviceThatFailsACall(t *testing.T) {
 	kinds := []*panickingKind{{Kind: npu.NewKind()}, {Kind: npu.NewKind()}}
 	group := startGroup(t, 2, func(rank int, c *agent.Config) {

@@ -10,10 +10,10 @@ import (
 )
 
 // leader is the state of a goroutine that reads the messages of a connection for all
-// goroutines that use it: the read loop of the connection, or a caller that reads while it
-// waits for its own reply. Short handlers and interceptors run on the leader. Before they
-// wait, perhaps for another message of the same connection, the leader yields: from then on
-// another goroutine reads.
+// goroutines that use it: the read loop of the connection, or a caller or the receiver of a
+// stream that reads while it waits for its own message. Short handlers and interceptors run on
+// the leader. Before they wait, perhaps for another message of the same connection, the leader
+// yields: from then on another goroutine reads.
 type leader struct {
 	lock     *sync.Mutex // held by a caller that leads, until it yields; nil for the read loop
 	conn     *conn       // of the read loop, which starts another one when it yields
@@ -22,8 +22,9 @@ type leader struct {
 	handover handover
 }
 
-// yield lets another goroutine read, before this one waits: a caller that leads unlocks its lock,
-// the read loop starts another read loop. It does nothing if l is nil, or has yielded before.
+// yield lets another goroutine read the messages of the connection, before the calling goroutine
+// waits: a caller that leads unlocks its lock, the read loop starts another read loop. yield does
+// nothing if l is nil or has yielded before.
 func (l *leader) yield() {
 	switch {
 	case l == nil || l.yielded:
@@ -36,19 +37,19 @@ func (l *leader) yield() {
 	l.yielded = true
 }
 
-// finish ends the lead of a caller by unlocking its lock, unless it has yielded. It is not for
-// the read loop.
+// finish ends the reading of a caller that leads: it unlocks the caller's lock unless the leader
+// has yielded. It must be called once, and not for the read loop.
 func (l *leader) finish() {
 	if !l.yielded {
 		l.lock.Unlock()
 	}
 }
 
-// detach runs a request that may take long such that the leader can continue to read. On the read
-// loop it records the request in l.detached: the loop then promotes another goroutine to read and
-// runs the request itself, so that only the new reader may have to wait until a thread wakes up.
-// For a caller that leads, without a lead (l is nil), or while promotions are paused, the request
-// runs on a new goroutine.
+// detach starts the request r, which may take long, in such a way that the leader can continue to
+// read. If l leads the read loop, detach records r in l.detached: the loop then promotes another
+// goroutine to read, unless l has yielded, and runs r itself, so that only the new reader may have
+// to wait until a thread wakes up. If l is nil or that of a caller, or promotions are paused,
+// detach runs r on a new goroutine. detach itself does not block.
 func (l *leader) detach(r *Request) {
 	if l == nil || l.lock != nil || !l.yielded && !l.handover.takePromotion() {
 		go r.runDetached()
@@ -57,8 +58,8 @@ func (l *leader) detach(r *Request) {
 	l.detached = r
 }
 
-// promote clears the recorded request and, unless l has yielded, starts another goroutine that
-// continues the read loop with l. The calling goroutine must not use l after that.
+// promote clears l.detached and, unless l has yielded, starts another goroutine that continues the
+// read loop with l. The calling goroutine must then not use l any more.
 func (l *leader) promote() {
 	l.detached = nil
 	if !l.yielded {
@@ -67,8 +68,9 @@ func (l *leader) promote() {
 	}
 }
 
-// runDetached reads and starts a large request whose message was not read yet, or runs a decoded
-// one in the slot that it has. It may block.
+// runDetached continues a detached request on this goroutine, and may block. If the message of the
+// request has not been read, it reads and opens the request as a large one. Otherwise it runs the
+// task of the request in the handler slot that the request already has.
 func (r *Request) runDetached() {
 	if r.message != nil {
 		r.conn.openLarge(r)
@@ -94,8 +96,8 @@ type handover struct {
 	paused   int       // requests for which no goroutine is promoted
 }
 
-// observe is called by each read loop when it starts. If that goroutine was promoted and started
-// late, promotions are paused for promotionPause requests.
+// observe pauses promotions for promotionPause requests if the goroutine of the read loop was
+// promoted and has started late. Each read loop calls it once, when it starts.
 func (h *handover) observe() {
 	if !h.promoted.IsZero() && time.Since(h.promoted) > slowPromotion {
 		h.paused = promotionPause
@@ -103,8 +105,8 @@ func (h *handover) observe() {
 	h.promoted = time.Time{}
 }
 
-// takePromotion reports whether another goroutine may be promoted for a request, and counts the
-// request if promotions are paused.
+// takePromotion reports whether another goroutine may be promoted because of a request. It returns
+// false while promotions are paused; each such call counts one request of the pause.
 func (h *handover) takePromotion() bool {
 	if h.paused > 0 {
 		h.paused--
@@ -124,7 +126,9 @@ type leaderContext struct {
 
 type leaderKey struct{}
 
-// Value implements context.Context.
+// Value implements context.Context. It returns c for two keys: leaderKey, by which leaderOf finds
+// c, and future.WaiterKey, by which package future finds the object whose BeginWait it calls before
+// it waits. For other keys it returns the value of the parent context.
 func (c *leaderContext) Value(key any) any {
 	switch key.(type) {
 	case leaderKey, future.WaiterKey:
@@ -139,7 +143,8 @@ func leaderOf(ctx context.Context) *leaderContext {
 	return c
 }
 
-// active reports whether the interceptors still run. c may be nil.
+// active reports whether the interceptors that were given c still run. It returns false if c is
+// nil.
 func (c *leaderContext) active() bool {
 	if c == nil {
 		return false
@@ -149,7 +154,8 @@ func (c *leaderContext) active() bool {
 	return c.leader != nil
 }
 
-// yield makes the leader of the context yield if the interceptors still run. c may be nil.
+// yield makes the leader of the context yield, so that another goroutine reads, if the interceptors
+// that were given c still run. It does nothing if c is nil.
 func (c *leaderContext) yield() {
 	if c == nil {
 		return
@@ -167,7 +173,9 @@ func (c *leaderContext) finish() {
 	c.leader = nil
 }
 
-// BeginWait implements future.Waiter.
+// BeginWait implements future.Waiter: it is called before a goroutine waits for a future with this
+// context. It makes the leader yield if the interceptors still run. If the context is derived from
+// that of a handler, the slot of the handler is free until the goroutine calls end.
 func (c *leaderContext) BeginWait() (end func()) { return beginWait(c) }
 
 // readerState counts the messages that goroutines are handling for a connection. While there

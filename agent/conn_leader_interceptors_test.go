@@ -40,7 +40,8 @@ func (n *callingInterceptor) decoded(ctx context.Context, m *agent.Message) erro
 	return nil
 }
 
-// requireCalls requires that it has made that many calls, and waits for them.
+// requireCalls requires that the interceptor has made exactly many calls, blocks until they have
+// ended, and requires that they have succeeded.
 func (n *callingInterceptor) requireCalls(t *testing.T, many int) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -51,7 +52,8 @@ func (n *callingInterceptor) requireCalls(t *testing.T, many int) {
 	}
 }
 
-// serve serves the functions of these tests, and installs the interceptor at the worker of rank at.
+// serve returns a configure function for startGroup that makes all workers serve echo, double and
+// note, and installs the interceptor n at the worker whose rank is at.
 func (n *callingInterceptor) serve(at int) func(int, *agent.Config) {
 	return func(rank int, c *agent.Config) {
 		c.Funcs = agent.Funcs{
@@ -65,8 +67,8 @@ func (n *callingInterceptor) serve(at int) func(int, *agent.Config) {
 	}
 }
 
-// A call that an interceptor of replies makes does not wait for the byte budget: that is released
-// by replies which are read after the one that it handles.
+// A call that an interceptor of replies makes does not wait for the byte budget: the replies that
+// would free the budget are read only after the reply that the interceptor handles.
 func TestCallsOfInterceptorsNeedNoBudget(t *testing.T) {
 	const calls = 40
 	n := &callingInterceptor{kind: agent.KindReply, to: "worker1"}
@@ -95,7 +97,8 @@ func TestCallsOfInterceptorsNeedNoBudget(t *testing.T) {
 	})
 }
 
-// Messages of a connection are read while an interceptor opens a pipe to another worker.
+// While an interceptor opens a pipe to another worker, the messages of the connection on which it
+// runs are still read.
 func TestCallsOfInterceptorsOnANewPipe(t *testing.T) {
 	for name, n := range map[string]*callingInterceptor{
 		"reply":   {kind: agent.KindReply, to: "worker2"},
@@ -134,8 +137,8 @@ func TestCallsOfInterceptorsOnANewPipe(t *testing.T) {
 	}
 }
 
-// A short function may run on the goroutine of a caller that waits. If it ends that goroutine the
-// call of the caller is cancelled, and other requests are served.
+// A short function may run on the goroutine of a caller that waits. If the function ends that
+// goroutine, the caller's own call is cancelled, and later requests are served.
 func TestGoexitOfShortFunction(t *testing.T) {
 	type outcome struct {
 		returned bool
@@ -186,7 +189,8 @@ func TestGoexitOfShortFunction(t *testing.T) {
 	}
 }
 
-// An interceptor that ends its goroutine fails its call, and no other.
+// An interceptor that ends its goroutine makes the call that it handles fail with ErrPanic, without
+// waiting for the limit, and no other call.
 func TestGoexitOfInterceptors(t *testing.T) {
 	for name, kind := range map[string]agent.Kind{"request": agent.KindRequest, "reply": agent.KindReply} {
 		t.Run(name, func(t *testing.T) {

@@ -14,8 +14,9 @@ type ranTask chan struct{}
 
 func (c ranTask) Run(context.Context, *Request) { close(c) }
 
-// The read loop keeps a request that is detached, and promotes another goroutine. The request runs
-// on a new goroutine if a caller leads, or for some time after a promotion that was slow.
+// detach of the read loop's leader records the request in the leader. If a caller leads, or while
+// promotions are paused, the request runs on a new goroutine instead. A promotion that was slow
+// pauses promotions for promotionPause requests.
 func TestDetach(t *testing.T) {
 	r := new(Request)
 	l := new(leader)

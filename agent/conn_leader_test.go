@@ -15,7 +15,7 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/tensor"
 )
 
-// A short function may take part in a barrier or an all-gather, whose messages come on the
+// A short function may take part in a barrier or an all-gather whose messages come on the
 // connection on which the function was called.
 func TestShortFunctionsInGroupOperations(t *testing.T) {
 	for name, meet := range map[string]func(ctx context.Context, a *agent.Agent) error{
@@ -48,7 +48,8 @@ func TestShortFunctionsInGroupOperations(t *testing.T) {
 	}
 }
 
-// Short functions call each other on the connection on which they were called, many at once.
+// Many short functions at once may call back the worker that called them, on the connection on
+// which they were called.
 func TestShortFunctionsThatCall(t *testing.T) {
 	const callers = 8
 	back := agent.NewFunc[int, int]("test.back")
@@ -90,7 +91,8 @@ func TestShortFunctionsThatCall(t *testing.T) {
 	}
 }
 
-// The calls of a short function end with the pipe on which it was called.
+// The calls of a short function end, before their limit, when the pipe on which the function was
+// called ends.
 func TestShortFunctionWhoseCallerDies(t *testing.T) {
 	h := &hanging{}
 	var outcome chan error // of the bubble
@@ -119,8 +121,8 @@ func TestShortFunctionWhoseCallerDies(t *testing.T) {
 
 var stackOf = agent.NewFunc[*tensor.Tensor, string]("test.whereabouts")
 
-// A handler runs on the goroutine that has read its request, also if the request is large. While
-// it waits another goroutine reads messages.
+// A handler runs on the goroutine that has read its request, whether the request is small or large.
+// While the handler waits, another goroutine reads the messages of the connection.
 func TestHandlersRunWhereRequestsAreRead(t *testing.T) {
 	for name, elements := range map[string]int{"small": 1, "large": 1 << 20} {
 		t.Run(name, func(t *testing.T) {

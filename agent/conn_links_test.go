@@ -19,7 +19,9 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/uv"
 )
 
-// overSlowLinks is simulate with links that follow rules.
+// overSlowLinks runs f with n workers in a bubble of testing/synctest, over a network in memory
+// whose links follow the given rules: they are slow, lossy or broken, for example. configure must
+// not be nil; the network and the listening address replace those that it sets.
 func overSlowLinks(t *testing.T, n int, configure func(rank int, c *agent.Config), f func(t *testing.T, group []*agent.Agent, network *simnet.Network), rules ...simnet.Rule) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -43,8 +45,8 @@ func serveBulky(rank int, c *agent.Config) {
 	c.Funcs = append(c.Funcs, bulky.Serve(func(_ context.Context, n int) (*tensor.Tensor, error) { return tensor.Zeros(tensor.U8, n) }))
 }
 
-// A call whose limit ends while its large reply is read ends at that time. The pipe stays usable,
-// and neither end keeps anything of the call.
+// A call whose limit ends while its large reply is being read ends at that time. The pipe stays
+// usable, and after that neither end has a pending call or a request that is served.
 func TestTimeoutWhileReplyIsRead(t *testing.T) {
 	const perSecond, limit = 1 << 20, 5 * time.Second
 	overSlowLinks(t, 2, serveBulky, func(t *testing.T, group []*agent.Agent, network *simnet.Network) {
@@ -101,8 +103,8 @@ func (a *slowAllocator) Alloc(size int) (*tensor.Storage, error) {
 	return a.Heap.Alloc(size)
 }
 
-// A call whose limit ends before its large reply is read does not leave that waiting at the other
-// end.
+// If the limit of a call ends before its large reply is read, the reply does not stay pending at
+// the worker that sends it.
 func TestTimeoutBeforeReplyIsRead(t *testing.T) {
 	const size, limit = 4 << 20, time.Second
 	memory := &slowAllocator{}
@@ -127,8 +129,8 @@ func TestTimeoutBeforeReplyIsRead(t *testing.T) {
 	})
 }
 
-// A link that loses all frames from the first one on delays calls for the time of a handshake at
-// most, also if they have no limit. The next call opens another pipe.
+// Over a link that loses all frames from the first one on, a call fails at its limit, and a call
+// without a limit after the handshake timeout. The next call opens another pipe and succeeds.
 func TestHalfOpenConnectionDuringHandshake(t *testing.T) {
 	configure := func(rank int, c *agent.Config) {
 		serveDouble(rank, c)
@@ -166,8 +168,8 @@ func (c *cuttingAllocator) Alloc(size int) (*tensor.Storage, error) {
 	return c.Allocator.Alloc(size)
 }
 
-// A pipe that breaks while a reply is read makes the worker unreachable, and is not a wrong result:
-// the call may be made again.
+// If the pipe breaks while a reply is read, the call fails with ErrUnreachable, not with ErrResult.
+// A call WithRetry is made again and succeeds.
 func TestPipeBreaksWhileReplyIsRead(t *testing.T) {
 	cut := &cuttingAllocator{Allocator: tensor.NewPool(tensor.PoolOptions{}), network: simnet.New(uv.New())}
 	group := startGroup(t, 2, func(rank int, c *agent.Config) {
@@ -208,7 +210,8 @@ func TestPipeBreaksWhileReplyIsRead(t *testing.T) {
 }
 
 // If pipes can be opened in one direction only, because a firewall drops the packets of the other
-// one, both ends make their calls on such a pipe, even while the blocked end tries to open its own.
+// one, both ends make their calls on a pipe opened in that direction, even while the blocked end
+// tries to open its own.
 func TestPipesInOneDirectionOnly(t *testing.T) {
 	for name, blockedRank := range map[string]int{"lower name": 0, "higher name": 1} {
 		t.Run(name, func(t *testing.T) {

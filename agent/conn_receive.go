@@ -22,7 +22,10 @@ type inMessage struct {
 	storages []*tensor.Storage // of the tensors, from the allocator
 	memory   pipe.Allocation   // the same memory, for the pipe
 	payload  []byte            // the body, if it is not part of the head's metadata
+	dst      *destination      // nil if the application does not choose the memory of the tensors
+	placed   *placement        // the chosen memory, nil before that
 	view     Message
+	ends     messageEnds     // of a reply; those of a request are in the Request
 	received bool            // receive was called
 	err      error           // its result
 	consumed bool            // the message was read or discarded: incoming may be released
@@ -36,9 +39,9 @@ type inMessages struct {
 	devices *devices
 }
 
-// get parses the head of a message that the pipe has received and returns it as an inMessage of
-// the pool, which the caller returns with put or drop. The error matches ErrProtocol; incoming
-// then remains the caller's.
+// get parses the head of a message that the pipe has received and returns the message as an
+// inMessage of the pool. The inMessage owns incoming; the caller returns the inMessage with put or
+// drop. The error matches ErrProtocol; incoming then remains the caller's.
 func (p *inMessages) get(incoming *pipe.Incoming) (*inMessage, error) {
 	h, err := wire.ParseHead(incoming.Descriptor().Metadata)
 	if err != nil {
@@ -49,8 +52,9 @@ func (p *inMessages) get(incoming *pipe.Incoming) (*inMessage, error) {
 	return in, nil
 }
 
-// put returns a message to the pool. Its payload and its head must not be used any more;
-// the storages of its tensors may be.
+// put returns a message to the pool, and releases the pipe's message if it was read or discarded.
+// The payload and the head of the message must not be used any more; the storages of its tensors
+// may be used.
 func (p *inMessages) put(in *inMessage) {
 	in.decoder.Forget()
 	if in.consumed {
@@ -60,12 +64,13 @@ func (p *inMessages) put(in *inMessage) {
 	clear(in.memory.Tensors)
 	clear(in.memory.Payloads)
 	in.head, in.incoming, in.payload, in.view = wire.Head{}, nil, nil, Message{}
+	in.dst, in.placed = nil, nil
 	in.received, in.consumed, in.err = false, false, nil
 	p.pool.Put(in)
 }
 
-// drop discards a message whose values will not be decoded: the pipe skips it, and it returns to
-// the pool. It must not be used after that.
+// drop discards the message in, whose values will not be decoded, and returns in to the pool; in
+// must not be used after that. The pipe skips the bytes of the message unless they were read.
 func (p *inMessages) drop(in *inMessage) {
 	in.discard()
 	in.readDone()
@@ -86,8 +91,9 @@ func (in *inMessage) isInline() bool {
 	return in.incoming.Inline() && !slices.ContainsFunc(in.incoming.Descriptor().Tensors, remote)
 }
 
-// deferRead notes that another goroutine will read or drop the message. readers is that of the
-// conn, which waits for it before it closes the pipe.
+// deferRead records that another goroutine will read or drop the message. It adds 1 to readers, the
+// counter for which the connection waits before it closes the pipe; reading or dropping the message
+// subtracts it.
 func (in *inMessage) deferRead(readers *sync.WaitGroup) {
 	readers.Add(1)
 	in.readers = readers
@@ -100,10 +106,11 @@ func (in *inMessage) readDone() {
 	}
 }
 
-// receive reads the body of a message, and its tensors to memory of the allocator, so that values
-// can be decoded. A second call returns the error of the first. The error matches ErrProtocol for
-// a message that no agent sends, ErrPanic if an allocator panicked or ended the goroutine, or is
-// that of the allocator, the pipe or ctx.
+// receive reads the body of a message, and its tensors to memory of the allocator or of in.dst, so
+// that values can be decoded. After an error the message has been discarded. A second call returns
+// the error of the first. The error matches ErrProtocol for a message that no agent sends, ErrPanic
+// if an allocator or a PlaceFunc panicked or ended the goroutine, is a *FitError, or is that of the
+// allocator, the PlaceFunc, the device, the pipe or ctx.
 func (p *inMessages) receive(ctx context.Context, in *inMessage) error {
 	if in.received {
 		return in.err
@@ -114,33 +121,60 @@ func (p *inMessages) receive(ctx context.Context, in *inMessage) error {
 	return in.err
 }
 
+// read implements receive. A body that has come with the head is parsed, and memory for the tensors
+// is chosen, before elements are received. A body that is a payload comes together with the
+// elements, which are then copied to the memory that is chosen.
 func (p *inMessages) read(ctx context.Context, in *inMessage) error {
 	defer in.discard() // without memory, or if ctx ended early, the pipe still has the message
-	if err := p.allocate(in, in.incoming.Descriptor()); err != nil {
+	d := in.incoming.Descriptor()
+	if in.isBatch() {
+		return in.readBatch(ctx, d)
+	}
+	if err := in.allocatePayload(d); err != nil {
 		return err
 	}
-	if err := in.incoming.Read(ctx, in.memory); err != nil {
+	if in.payload == nil {
+		if err := in.parseBody(in.head.Body, d); err != nil {
+			return err
+		}
+	}
+	if err := p.allocate(in, d); err != nil {
+		return err
+	}
+	if err := in.dst.write(func() error { return in.incoming.Read(ctx, in.memory) }); err != nil {
 		return err
 	}
 	in.consumed = true
-	body := in.head.Body
-	if in.head.Flags&wire.FlagPayload != 0 {
-		body = in.payload
+	if in.payload != nil {
+		if err := in.parseBody(in.payload, d); err != nil {
+			return err
+		}
 	}
-	if err := in.decoder.Reset(body); err != nil {
-		return withKind(ErrProtocol, err)
-	}
-	if err := in.checkTensors(); err != nil {
-		return err
+	if in.placed != nil {
+		if err := in.dst.write(in.copyElsewhere); err != nil {
+			return err
+		}
 	}
 	return in.decoder.Supply(in.storages)
 }
 
-// allocate supplies in with memory for the payload and the tensors that d describes. The error
-// matches ErrProtocol if the number of payloads is wrong, or is that of the allocator or the
-// device.
-func (p *inMessages) allocate(in *inMessage, d *pipe.Descriptor) error {
-	in.storages, in.memory.Tensors, in.memory.Payloads = in.storages[:0], in.memory.Tensors[:0], in.memory.Payloads[:0]
+// readBatch implements receive for a batch of values of a stream, which the receiver of the stream
+// decodes. d describes it. The error matches ErrProtocol for a batch with payloads or tensors, or is
+// that of the pipe.
+func (in *inMessage) readBatch(ctx context.Context, d *pipe.Descriptor) error {
+	if n := len(d.Payloads) + len(d.Tensors); n > 0 {
+		return fmt.Errorf("%w: a batch with %d payloads and tensors", ErrProtocol, n)
+	}
+	if err := in.incoming.Read(ctx, pipe.Allocation{}); err != nil {
+		return err
+	}
+	in.consumed = true
+	return nil
+}
+
+// allocatePayload supplies in with memory for the payload that d describes, if the body of the
+// message is a payload. The error, if the number of payloads is wrong, matches ErrProtocol.
+func (in *inMessage) allocatePayload(d *pipe.Descriptor) error {
 	want := 0
 	if in.head.Flags&wire.FlagPayload != 0 {
 		want = 1
@@ -148,36 +182,63 @@ func (p *inMessages) allocate(in *inMessage, d *pipe.Descriptor) error {
 	if len(d.Payloads) != want {
 		return fmt.Errorf("%w: %d payloads, want %d", ErrProtocol, len(d.Payloads), want)
 	}
+	in.memory.Payloads = in.memory.Payloads[:0]
 	if want == 1 {
 		in.payload = make([]byte, d.Payloads[0].Length)
 		in.memory.Payloads = append(in.memory.Payloads, in.payload)
 	}
-	for i := range d.Tensors {
-		s, err := p.devices.alloc(d.Tensors[i].TargetDevice, d.Tensors[i].Length, p.alloc)
-		if err != nil {
-			return err
+	return nil
+}
+
+// parseBody makes the decoder decode the body of the message, compares the tensors that the body
+// describes with those of d, and has memory for them chosen if there is a destination. The decoder
+// shares the memory of body. The error matches ErrProtocol for a body that no agent sends, or is
+// that of place.
+func (in *inMessage) parseBody(body []byte, d *pipe.Descriptor) error {
+	if err := in.decoder.Reset(body); err != nil {
+		return withKind(ErrProtocol, err)
+	}
+	err := in.checkTensors(len(d.Tensors), func(i int) int { return d.Tensors[i].Length })
+	if err != nil || in.dst == nil {
+		return err
+	}
+	return in.place(d)
+}
+
+// checkTensors compares the tensors that the body describes with those of the message: n, of which
+// size returns the bytes. The error, if their number or a size differs, matches ErrProtocol.
+func (in *inMessage) checkTensors(n int, size func(i int) int) error {
+	parts := in.decoder.Parts()
+	if len(parts) != n {
+		return fmt.Errorf("%w: %d tensors, the body describes %d", ErrProtocol, n, len(parts))
+	}
+	for i, part := range parts {
+		if part.Bytes != size(i) {
+			return fmt.Errorf("%w: tensor of %d bytes, the body describes %d", ErrProtocol, size(i), part.Bytes)
 		}
-		buf, err := s.Buffer()
+	}
+	return nil
+}
+
+// allocate supplies in with memory for the tensors that d describes: for parts that are received in
+// place that of the chosen tensors, for others memory of the allocator or the device, with a
+// storage for the decoder. The error is that of the allocator, the device or a tensor.
+func (p *inMessages) allocate(in *inMessage, d *pipe.Descriptor) error {
+	in.storages, in.memory.Tensors = in.storages[:0], in.memory.Tensors[:0]
+	for i := range d.Tensors {
+		var s *tensor.Storage
+		var buf device.Buffer
+		var err error
+		if in.placed != nil && in.placed.inPlace[i] {
+			buf, err = in.placed.buffer(i, d.Tensors[i].Length, p.alloc)
+		} else if s, err = p.devices.alloc(d.Tensors[i].TargetDevice, d.Tensors[i].Length, p.alloc); err == nil {
+			buf, err = s.Buffer()
+		}
 		if err != nil {
 			return err
 		}
 		in.storages = append(in.storages, s)
 		in.memory.Tensors = append(in.memory.Tensors, buf)
-	}
-	return nil
-}
-
-// checkTensors compares the tensors that the body describes with those of the message. The error,
-// if their number or a size differs, matches ErrProtocol.
-func (in *inMessage) checkTensors() error {
-	parts := in.decoder.Parts()
-	if len(parts) != len(in.storages) {
-		return fmt.Errorf("%w: %d tensors, the body describes %d", ErrProtocol, len(in.storages), len(parts))
-	}
-	for i, part := range parts {
-		if part.Bytes != in.storages[i].Len() {
-			return fmt.Errorf("%w: tensor of %d bytes, the body describes %d", ErrProtocol, in.storages[i].Len(), part.Bytes)
-		}
 	}
 	return nil
 }

@@ -63,9 +63,9 @@ func (out *outMessage) begin(head []byte) {
 	out.encoder.Reset(head)
 }
 
-// fill makes the pipe's message from data, which begins with the head, and from tensors, whose
-// target devices it sets. Both are kept until the message is returned to the pool. The error is
-// that of a tensor that the device map does not send anywhere.
+// fill completes the pipe's message from data, which begins with the head, and from tensors, whose
+// target devices it sets. The message shares both slices until it is returned to the pool. The
+// error means that the device map has no device for a tensor; the message is then incomplete.
 func (out *outMessage) fill(data []byte, tensors []pipe.Tensor, d *devices) (err error) {
 	out.buf = data
 	out.message.Metadata = data
@@ -90,8 +90,8 @@ func (out *outMessage) fill(data []byte, tensors []pipe.Tensor, d *devices) (err
 // bytes returns the size of the message: head, body and tensors.
 func (out *outMessage) bytes() int { return len(out.buf) + out.tensorBytes }
 
-// small reports whether TryWrite can send the message: whether it has at most maxInlineBytes and
-// its tensors are in host memory.
+// small reports whether the message may be given to TryWrite: its head, body and tensors have at
+// most maxInlineBytes, and all its tensors are in host memory.
 func (out *outMessage) small() bool { return out.bytes() <= maxInlineBytes && !out.remote }
 
 // tryWrite sends a message if that is possible without blocking, or if an injected fault replaces
@@ -144,9 +144,11 @@ type Fault struct {
 	Extra int           // how often the message is sent in addition
 }
 
-// injectFault applies the fault that Config.FaultHook returns for the message sent; about has its
-// kind and function. If done is true, the caller must not send the message, and err is the result
-// of sending. Delayed and additional copies are sent by another goroutine.
+// injectFault asks Config.FaultHook for a fault and applies it to the message sent; about has the
+// kind and the function of that message. If done is true, the caller must not send the message, and
+// err is the result of sending: nil for a dropped or delayed message. If done is false, err is nil
+// and the caller sends the message itself. Delayed and additional messages are copies, which
+// another goroutine sends.
 func (c *conn) injectFault(about *Message, sent *pipe.Message) (done bool, err error) {
 	f := c.agent.faultHook(about)
 	if f.Err != nil || f.Drop {

@@ -27,9 +27,10 @@ func newDevices(c *Config) (*devices, error) {
 	return d, nil
 }
 
-// target returns the device at the receiver of out for a tensor on src: by the agent's device map
-// for a request, by the inverse of the caller's for a reply. Host memory is sent to host memory.
-// It returns an error if the map has no device for src.
+// target returns the device at the receiver to which a tensor on src is sent. For a request this is
+// the device that the agent's device map gives. For a reply it is the device from which the caller
+// sends tensors to src, by the caller's map. Host memory is sent to host memory. If the map has no
+// device for src, or a reply could go to several, target returns src and an error.
 func (out *outMessage) target(d *devices, src device.Device) (device.Device, error) {
 	worker := out.view.Peer.Name
 	if src == device.CPU() {
@@ -72,8 +73,8 @@ func (d *devices) alloc(on device.Device, size int, host tensor.Allocator) (*ten
 	return tensor.NewStorage(buf, nil)
 }
 
-// streams returns the streams on which the tensors of a received message are valid, one for each
-// tensor whose memory has a stream.
+// streams returns the streams on which the tensors of a received message are valid: one for each
+// tensor whose memory has a stream, and nil if there is none.
 func (in *inMessage) streams() []device.Stream {
 	var all []device.Stream
 	for i := range in.memory.Tensors {
@@ -84,8 +85,9 @@ func (in *inMessage) streams() []device.Stream {
 	return all
 }
 
-// order makes the current streams of ctx (device.StreamFrom) wait for the work enqueued on
-// streams, so that tensors of a result can be used on them. The error is a *future.StreamError.
+// order makes the current streams of ctx (device.StreamFrom) wait for the work that was enqueued on
+// streams before, so that the tensors of a result can be used on the streams of ctx. The host does
+// not wait. The error is a *future.StreamError.
 func order(ctx context.Context, streams []device.Stream) error {
 	if len(streams) == 0 {
 		return nil

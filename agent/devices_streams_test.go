@@ -22,7 +22,8 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/transport/mem"
 )
 
-// delayedKind returns a device kind whose first copy blocks until releaseCopies is called.
+// delayedKind returns a device kind with two devices whose first copy blocks until releaseCopies is
+// called. releaseCopies may be called several times.
 func delayedKind() (kind *delayed.Kind, releaseCopies func()) {
 	may := make(chan struct{})
 	var begun atomic.Bool
@@ -33,8 +34,9 @@ func delayedKind() (kind *delayed.Kind, releaseCopies func()) {
 	})), sync.OnceFunc(func() { close(may) })
 }
 
-// withDelayedDevice runs f with the first of two workers, whose device receives nothing until
-// releaseCopies is called. If fail is set its first request fails.
+// withDelayedDevice runs f in a bubble of testing/synctest with the first of two workers, a. The
+// device of a, of the given kind, receives no tensor until releaseCopies is called. If fail is
+// true, sending the first request of a fails.
 func withDelayedDevice(t *testing.T, fail bool, f func(t *testing.T, a *agent.Agent, kind *delayed.Kind, releaseCopies func())) {
 	synctest.Test(t, func(t *testing.T) {
 		network := mem.NewNetwork()
@@ -70,8 +72,8 @@ func withDelayedDevice(t *testing.T, fail bool, f func(t *testing.T, a *agent.Ag
 	})
 }
 
-// However a call is made, the caller's stream waits for the device work that computes the
-// result, and the host does not.
+// However a call is made, the caller's device stream waits for the device work that computes the
+// result, and the call returns without waiting for that work.
 func TestStreamsWaitForResults(t *testing.T) {
 	later := func(wait func(ctx context.Context, f *agent.Future[*tensor.Tensor], s device.Stream) (*tensor.Tensor, error)) func(context.Context, *agent.Agent, device.Stream, ...agent.CallOption) (*tensor.Tensor, error) {
 		return func(ctx context.Context, a *agent.Agent, s device.Stream, opts ...agent.CallOption) (*tensor.Tensor, error) {

@@ -19,7 +19,8 @@ import (
 
 var plusOne = agent.NewFunc[*tensor.Tensor, *tensor.Tensor]("test.plusOne")
 
-// addOne enqueues the work on the stream of the argument, and does not wait for it.
+// addOne adds 1 to each byte of x and returns x. It enqueues the work on the stream of x and does
+// not wait for it.
 func addOne(_ context.Context, x *tensor.Tensor) (*tensor.Tensor, error) {
 	buf, err := x.Buffer()
 	if err != nil {
@@ -33,7 +34,8 @@ func addOne(_ context.Context, x *tensor.Tensor) (*tensor.Tensor, error) {
 	}, buf)
 }
 
-// npus returns a device map by index.
+// npus returns a device map for Config.DeviceMap: it maps the device with index i to the npu with
+// index to[i], at every worker, and returns false if to has no such index.
 func npus(to map[int]int) func(string, device.Device) (device.Device, bool) {
 	return func(_ string, src device.Device) (device.Device, bool) {
 		index, ok := to[src.Index]
@@ -43,7 +45,9 @@ func npus(to map[int]int) func(string, device.Device) (device.Device, bool) {
 
 var made = agent.NewFunc[int, *tensor.Tensor]("test.made")
 
-// startDevices joins two workers with two devices each and these device maps.
+// startDevices joins two workers with a device kind of two devices each, which it also returns.
+// maps[rank], if it is not nil, is the device map of the worker with that rank, as device indices.
+// Workers and kinds are closed at the end of the test.
 func startDevices(t *testing.T, maps ...map[int]int) (group []*agent.Agent, kinds []*delayed.Kind) {
 	kinds = []*delayed.Kind{npu.NewKind(), npu.NewKind()}
 	group = startGroup(t, 2, func(rank int, c *agent.Config) {
@@ -66,7 +70,8 @@ func startDevices(t *testing.T, maps ...map[int]int) (group []*agent.Agent, kind
 	return group, kinds
 }
 
-// onDevice returns a tensor of n fives on a device.
+// onDevice returns a tensor of n bytes, all 5, on the device of k with the given index, and the new
+// stream on which the tensor is valid.
 func onDevice(t *testing.T, k *delayed.Kind, index, n int) (*tensor.Tensor, *delayed.Stream) {
 	s, err := k.NewStream(k.Devices()[index])
 	require.NoError(t, err)
@@ -78,8 +83,8 @@ func onDevice(t *testing.T, k *delayed.Kind, index, n int) (*tensor.Tensor, *del
 	return x, s.(*delayed.Stream)
 }
 
-// requireSix reads a tensor of sixes on a stream of the caller, which waits only for the work
-// after which the call has ordered it.
+// requireSix requires that all bytes of x are 6. It reads x on the stream s of the caller, which
+// waits only for work that the call has ordered before: without that order it may read too early.
 func requireSix(t *testing.T, k *delayed.Kind, x *tensor.Tensor, s device.Stream) {
 	t.Helper()
 	buf, err := x.Buffer()
@@ -116,7 +121,8 @@ func TestTensorsOnDevices(t *testing.T) {
 	require.ErrorContains(t, err, "a tensor is on npu:1, and the device map has no device of worker1 for it")
 }
 
-// The devices of replies are determined by the caller's map, whatever the map of the callee.
+// The caller's device map determines the devices of tensors in replies, whatever the map of the
+// callee is. A tensor on a device to which the caller's map sends nothing cannot be returned.
 func TestReplyDevices(t *testing.T) {
 	for name, callee := range map[string]map[int]int{"no map": nil, "another map": {0: 0, 1: 1}} {
 		t.Run(name, func(t *testing.T) {
@@ -141,7 +147,7 @@ func TestReplyDevices(t *testing.T) {
 	}
 }
 
-// The pipe was opened by the callee.
+// Replies use the caller's device map also on a pipe that the callee has opened.
 func TestReplyDevicesOnPipeOfCallee(t *testing.T) {
 	group, kinds := startDevices(t, map[int]int{0: 1, 1: 0}, nil)
 	_, err := plusOne.Call(t.Context(), group[1], "worker0", nil)
@@ -153,7 +159,8 @@ func TestReplyDevicesOnPipeOfCallee(t *testing.T) {
 	}
 }
 
-// If the caller maps several devices to one, a tensor there cannot be returned.
+// If the caller maps several of its devices to one device of the callee, a call that returns a
+// tensor on that device fails with ErrResult.
 func TestAmbiguousReplyDevice(t *testing.T) {
 	group, kinds := startDevices(t, map[int]int{0: 1, 1: 1}, map[int]int{0: 0, 1: 1})
 	x, _ := onDevice(t, kinds[0], 0, 16)
@@ -171,7 +178,8 @@ func TestInvalidKinds(t *testing.T) {
 	}
 }
 
-// The callee rejects tensors for a device that it does not have.
+// The callee rejects a tensor for a device whose kind is not among its Config.Kinds, with
+// ErrArguments, and the pipe stays open.
 func TestUnknownTargetDevice(t *testing.T) {
 	kinds := []*delayed.Kind{npu.NewKind(), npu.NewKind()}
 	group := startGroup(t, 2, func(rank int, c *agent.Config) {

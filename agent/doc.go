@@ -24,6 +24,32 @@
 // A handler runs on a goroutine of its own; at most Config.MaxHandlers run at once. A handler
 // that waits for its own calls does not count: pass its context to these calls.
 //
+// # Streams
+//
+// A streaming call sends many values in place of one argument or one result: ServerStream to the
+// caller, ClientStream from the caller, BidiStream both ways.
+//
+//	var Generate = agent.NewServerStream[Prompt, Token]("example.generate")
+//
+//	for token, err := range Generate.Call(ctx, a, "worker1", prompt) {
+//
+// Leaving the loop cancels the call. Send blocks while the receiver has Limits.StreamBytes of
+// values that it has not used; other calls go on. The timeout is for idleness. A stream has one
+// handler, and Shutdown waits for it, as for any call.
+//
+// # Members
+//
+// Agent.Watch reports the members of the group and their changes: workers that join, are lost,
+// leave, restart or are removed. Agent.WatchAll also keeps a pipe to each of them, by which a loss
+// is noticed without a call. Inspect returns the status of all members, without joining the group.
+//
+// # Memory of tensors
+//
+// Received tensors are in memory of Config.Allocator. WithInto receives those of one result into
+// memory that the caller has, and WithArgsInto those of the arguments of a function into memory
+// that the worker chooses for each request, such as pages of a pool. AfterReply reports when the
+// memory of a result is free at the worker that was called.
+//
 // # Extending
 //
 // Extensions use the exported API: a Handler serves messages of a new type, an Interceptor sees

@@ -4,12 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/tensorpipe-go/tensorpipe/agent/aten"
 	"github.com/tensorpipe-go/tensorpipe/agent/codec"
 	"github.com/tensorpipe-go/tensorpipe/agent/future"
+	"github.com/tensorpipe-go/tensorpipe/agent/internal/ctxerr"
 	"github.com/tensorpipe-go/tensorpipe/agent/internal/wire"
+	"github.com/tensorpipe-go/tensorpipe/internal/errtext"
 )
 
 // Errors of calls. The functions of this package return an *Error, which matches one of
@@ -30,9 +33,11 @@ var (
 	// type that the caller expects.
 	ErrResult = errors.New("wrong result")
 
-	// ErrTimeout means that a call took longer than its limit. The error matches
-	// context.DeadlineExceeded, too.
-	ErrTimeout = errors.New("timed out")
+	// ErrTimeout means that a call or another operation took longer than its limit, or than the
+	// deadline of its context allowed. The error matches context.DeadlineExceeded, too. An error
+	// that a handler returns for a deadline of its own matches only the latter. ErrTimeout is the
+	// same value as future.ErrTimeout and store.ErrTimeout.
+	ErrTimeout = ctxerr.ErrTimeout
 
 	// ErrCallerGone is the cause with which the context of a handler ends when its caller
 	// does not wait for the reply any more.
@@ -87,15 +92,36 @@ type Error struct {
 	Err    error
 }
 
+// Error returns the operation, the function and the worker, and the text of the cause e.Err without
+// its own "agent: ", in one line if the cause has one.
 func (e *Error) Error() string {
-	text := "agent: " + e.Op
+	text := errorPrefix + e.Op
 	if e.Func != "" {
 		text += " " + e.Func
 	}
 	if e.Worker != "" {
-		text += " on " + e.Worker
+		text += e.preposition() + e.Worker
+		if rank, ok := To(e.Worker).rank(); ok {
+			text = strings.TrimSuffix(text, e.Worker) + fmt.Sprint("rank ", rank)
+		}
 	}
-	return text + ": " + errorText(e.Err)
+	return text + ": " + strings.TrimPrefix(errorText(e.Err), errorPrefix)
+}
+
+// errorPrefix begins the text of each Error.
+const errorPrefix = "agent: "
+
+// preposition returns the text between the operation of e, with the function, and the worker.
+func (e *Error) preposition() string {
+	switch e.Op {
+	case "join":
+		return " as "
+	case "worker", "remove":
+		return " "
+	case "serve":
+		return " for "
+	}
+	return " on "
 }
 
 // errorText returns the text of err, or "unknown error" for nil: an error decoded from a peer may
@@ -107,16 +133,20 @@ func errorText(err error) string {
 	return err.Error()
 }
 
-// Unwrap returns the cause.
+// Unwrap returns the cause e.Err, which is nil if a peer sent the error without one.
 func (e *Error) Unwrap() error { return e.Err }
 
-// TimeoutError is the error of a call that took longer than its limit. It matches ErrTimeout and
-// context.DeadlineExceeded.
+// TimeoutError is the error of a call that took longer than its limit, or of a stream that was idle
+// for longer. It matches ErrTimeout and context.DeadlineExceeded.
 type TimeoutError struct {
 	Limit time.Duration
+	Idle  bool // of a stream
 }
 
 func (e *TimeoutError) Error() string {
+	if e.Idle {
+		return fmt.Sprintf("the stream was idle for its limit of %v, see WithTimeout", e.Limit)
+	}
 	return fmt.Sprintf("no reply within the call's limit of %v", e.Limit)
 }
 
@@ -143,7 +173,7 @@ func (e *ConfigError) Error() string {
 func (e *ConfigError) Unwrap() error { return ErrConfig }
 
 // UnknownWorkerError is the error of a destination that no worker of the group has. It matches
-// ErrNoWorker.
+// ErrNoWorker. The text does not name the destination: the Error that wraps it does.
 type UnknownWorkerError struct {
 	Self   WorkerInfo // the worker that looked for it
 	Name   string     // the name that was looked for, if ByRank is false
@@ -152,21 +182,36 @@ type UnknownWorkerError struct {
 }
 
 func (e *UnknownWorkerError) Error() string {
+	return fmt.Sprintf("%v in the group of %s", ErrNoWorker, e.Self)
+}
+
+// destination returns the destination that was looked for.
+func (e *UnknownWorkerError) destination() To {
 	if e.ByRank {
-		return fmt.Sprintf("%v: the group of %s has no rank %d", ErrNoWorker, e.Self, e.Rank)
+		return Rank(e.Rank)
 	}
-	return fmt.Sprintf("%v: the group of %s has no worker named %s", ErrNoWorker, e.Self, e.Name)
+	return To(e.Name)
 }
 
 // Unwrap returns ErrNoWorker.
 func (e *UnknownWorkerError) Unwrap() error { return ErrNoWorker }
 
-// withKind returns err as an error that matches kind, nil if err is nil.
+// withKind returns an error that matches both kind and err. It returns err unchanged if err is nil
+// or matches kind already.
 func withKind(kind, err error) error {
 	if err == nil || errors.Is(err, kind) {
 		return err
 	}
 	return fmt.Errorf("%w: %w", kind, err)
+}
+
+// prefixed returns text, which another worker sent, after the text of kind and a colon. If text
+// begins with that of kind already, it returns text.
+func prefixed(kind error, text string) string {
+	if strings.HasPrefix(text, kind.Error()) {
+		return text
+	}
+	return kind.Error() + ": " + text
 }
 
 // PanicError is the error of a handler that panicked. It matches ErrPanic.
@@ -190,7 +235,7 @@ type RemoteError struct {
 
 func (e *RemoteError) Error() string { return errorText(e.Err) }
 
-// Unwrap returns the error as it was decoded.
+// Unwrap returns e.Err, the error with which the worker replied.
 func (e *RemoteError) Unwrap() error { return e.Err }
 
 // sentinels are the errors that have the same identity at both ends of every call.
@@ -211,6 +256,7 @@ var sentinels = map[string]error{
 	"agent.ErrEvicted":     ErrEvicted,
 	"agent.ErrProtocol":    ErrProtocol,
 	"agent.ErrFuture":      ErrFuture,
+	"agent.ErrSendClosed":  ErrSendClosed,
 
 	"future.ErrDone":        future.ErrDone,
 	"future.ErrPending":     future.ErrPending,
@@ -236,6 +282,7 @@ var errorTypes = map[string]error{
 	"agent.TimeoutError": (*TimeoutError)(nil),
 	"agent.PanicError":   (*PanicError)(nil),
 	"agent.RemoteError":  (*RemoteError)(nil),
+	"agent.FitError":     (*FitError)(nil),
 
 	"aten.UnknownError":    (*aten.UnknownError)(nil),
 	"aten.RegisteredError": (*aten.RegisteredError)(nil),
@@ -246,8 +293,8 @@ var errorTypes = map[string]error{
 }
 
 // registerErrors registers in r the errors and error types that every agent uses, and makes the
-// encoding of futures fail with ErrFuture. Several agents may share a registry. The error matches
-// ErrConfig.
+// encoding of futures fail with ErrFuture. Registering them again is no error, so several agents
+// may share r. If r has other errors or types under these names, the error matches ErrConfig.
 func registerErrors(r *codec.Registry) error {
 	var errs []error
 	for name, err := range sentinels {
@@ -257,7 +304,7 @@ func registerErrors(r *codec.Registry) error {
 		errs = append(errs, r.Register(name, sample))
 	}
 	errs = append(errs, codec.Refuse[future.Any](r, ErrFuture))
-	if err := errors.Join(errs...); err != nil {
+	if err := errtext.Join(errs...); err != nil {
 		return fmt.Errorf("%w: Registry: %w", ErrConfig, err)
 	}
 	return nil

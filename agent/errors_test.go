@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -85,7 +86,7 @@ func TestErrorsAtTheCaller(t *testing.T) {
 	}
 	for name, err := range failures() {
 		if name != "nil" {
-			require.ErrorContains(t, call(name), err.Error(), name)
+			require.ErrorContains(t, call(name), strings.TrimPrefix(err.Error(), "agent: "), name)
 		}
 	}
 	require.ErrorIs(t, call("sentinel"), errQuota)
@@ -107,7 +108,8 @@ func TestErrorsAtTheCaller(t *testing.T) {
 	require.ErrorIs(t, call("agent"), agent.ErrTimeout)
 }
 
-// An error whose methods panic is replied to with an error that says so.
+// If a handler returns an error whose methods panic, the caller gets an error with the text "cannot
+// be encoded".
 func TestErrorsWhoseMethodsPanic(t *testing.T) {
 	group := startGroup(t, 2, serveFailures)
 	for _, name := range []string{"nil", "burst"} {
@@ -133,7 +135,7 @@ func TestPanicsAtTheCaller(t *testing.T) {
 	require.Equal(t, p.Stack, remote.Stack)
 }
 
-// Agents may share a registry, at the same time or one after the other.
+// Several agents may use the same Registry, at the same time or one after the other.
 func TestSharedRegistry(t *testing.T) {
 	r := codec.NewRegistry()
 	for range 2 {

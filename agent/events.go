@@ -19,7 +19,8 @@ import (
 // callers and handlers for which Close does not wait.
 type Events struct {
 	// CallStarted is called when this worker begins a call. Each attempt of a call WithRetry is a
-	// call of its own. Barriers and AllGather make calls of the type "agent.group".
+	// call of its own. Barriers and AllGather make calls of the type "agent.group". A stream is one
+	// call, of the type "agent.stream.server", "agent.stream.client" or "agent.stream.bidi".
 	CallStarted func(CallStartedInfo)
 
 	// CallEnded is called once for each call when it has ended, also if it was cancelled or its
@@ -42,6 +43,7 @@ type Events struct {
 
 	// WorkerJoined is called when this agent learns of a worker in the group, and WorkerLeft when
 	// it learns that one has left or was removed. For a worker that has restarted both are called.
+	// Agent.Watch, which also knows of lost workers, is for applications.
 	WorkerJoined func(WorkerJoinedInfo)
 	WorkerLeft   func(WorkerLeftInfo)
 
@@ -62,7 +64,8 @@ type CallStartedInfo struct {
 	Start time.Time
 }
 
-// CallEndedInfo describes a call that has ended. The sizes include heads and tensors.
+// CallEndedInfo describes a call that has ended. The sizes include heads and tensors, but not the
+// values of streams.
 type CallEndedInfo struct {
 	Call         CallID
 	RequestBytes int // 0 if there was no request, since no pipe could be opened for example
@@ -82,7 +85,8 @@ type ServeStartedInfo struct {
 	Start        time.Time
 }
 
-// ServeEndedInfo describes a request that has been replied to. The sizes include heads and tensors.
+// ServeEndedInfo describes a request that has been replied to. The sizes include heads and tensors,
+// but not the values of streams.
 type ServeEndedInfo struct {
 	Call         CallID
 	RequestBytes int
@@ -132,7 +136,8 @@ type ClosedInfo struct {
 	Err error
 }
 
-// reportCallStarted reports that c begins. It gives c its number for events.
+// reportCallStarted calls Events.CallStarted, if it is set, for the call c, which begins. It gives
+// c the number by which events identify the call.
 func (a *Agent) reportCallStarted(c *call) {
 	if a.events.CallStarted != nil || a.events.CallEnded != nil {
 		c.eventNumber = a.callCount.Add(1)
@@ -142,8 +147,10 @@ func (a *Agent) reportCallStarted(c *call) {
 	}
 }
 
-// reportCallEnded reports that c has ended. err is the error of the call, nil if it has a result.
+// reportCallEnded runs the functions of OnEnd of the request of c, a call that has ended, and calls
+// Events.CallEnded, if it is set. err is the error of the call, or nil if the call has a result.
 func (a *Agent) reportCallEnded(c *call, err error) {
+	c.ends.run(c.outcome, err)
 	if a.events.CallEnded != nil {
 		a.events.CallEnded(CallEndedInfo{
 			Call:         CallID{c.eventNumber, a.nameOf(c.to), c.typ, c.name},
@@ -153,8 +160,8 @@ func (a *Agent) reportCallEnded(c *call, err error) {
 	}
 }
 
-// reportServeStarted reports that r has arrived, and prepares the report of its end if there is a
-// function for that.
+// reportServeStarted calls Events.ServeStarted, if it is set, for the request r, which has arrived.
+// If Events.ServeEnded is set, it also creates r.event, in which later steps note how r ends.
 func (a *Agent) reportServeStarted(r *Request) {
 	if a.events.ServeStarted == nil && a.events.ServeEnded == nil {
 		return
@@ -172,7 +179,8 @@ func (a *Agent) reportServeStarted(r *Request) {
 	}
 }
 
-// reportServeEnded reports that the reply to r has been sent or lost.
+// reportServeEnded calls Events.ServeEnded, if it is set, for the request r, whose reply has been
+// sent or lost. It does nothing if the start of r was not reported.
 func (a *Agent) reportServeEnded(r *Request) {
 	if a.events.ServeEnded != nil && r.event != nil {
 		r.event.Duration = time.Since(r.event.Start)

@@ -49,7 +49,7 @@ func (l *eventLog) add(info any) {
 	l.all = append(l.all, info)
 }
 
-// take removes and returns the events so far.
+// take returns the infos of the events so far, in their order, and clears the log.
 func (l *eventLog) take() []any {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -58,7 +58,8 @@ func (l *eventLog) take() []any {
 	return all
 }
 
-// takeEvents removes the events so far and returns those of one type.
+// takeEvents returns the infos of type T in the log, in their order, and clears the log; other
+// events are lost.
 func takeEvents[T any](l *eventLog) (of []T) {
 	for _, info := range l.take() {
 		if i, ok := info.(T); ok {
@@ -74,7 +75,8 @@ var (
 	refuse       = agent.NewFunc[agent.None, agent.None]("test.refuse")
 )
 
-// serveEvents serves wait and refuse, and logs the events of each worker.
+// serveEvents returns a configure function for startGroup. It makes each worker serve the functions
+// wait and refuse with one handler slot, and adds the events of the worker with rank i to logs[i].
 func serveEvents(logs []*eventLog) func(rank int, c *agent.Config) {
 	return func(rank int, c *agent.Config) {
 		c.MaxHandlers, c.Events = 1, logs[rank].events()
@@ -92,8 +94,8 @@ func serveEvents(logs []*eventLog) func(rank int, c *agent.Config) {
 	}
 }
 
-// Each call has two events, of which the second has the error of the call, for every way in which
-// a call can end.
+// For every way in which a call can end, CallStarted and CallEnded are each called once, with the
+// same CallID and start. CallEnded has the duration, the sizes and the error of the call.
 func TestCallEvents(t *testing.T) {
 	logs := []*eventLog{{}, {}}
 	simulate(t, 2, serveEvents(logs), func(t *testing.T, group []*agent.Agent) {
@@ -201,18 +203,22 @@ func TestCallEvents(t *testing.T) {
 	})
 }
 
-// If an interceptor of the caller panics or ends the goroutine, the call is reported, and a panic
-// reaches the caller with its value.
+// If an interceptor of the caller panics or ends the goroutine, CallEnded is called once with the
+// panic, or with the end of the goroutine, as the error. A panic reaches the caller with its value.
+// The call is not active any more: the workers can shut down.
 func TestCallEventsOfPanics(t *testing.T) {
 	for name, c := range map[string]struct {
-		kind agent.Kind
-		end  func()
-		want string
+		kind   agent.Kind
+		future bool
+		end    func()
+		want   string
 	}{
-		"panic, request":  {agent.KindRequest, func() { panic(errOfHandler) }, "no"},
-		"panic, reply":    {agent.KindReply, func() { panic(errOfHandler) }, "no"},
-		"goexit, request": {agent.KindRequest, runtime.Goexit, ""},
-		"goexit, reply":   {agent.KindReply, runtime.Goexit, ""},
+		"panic, request":              {agent.KindRequest, false, func() { panic(errOfHandler) }, "no"},
+		"panic, request of a future":  {agent.KindRequest, true, func() { panic(errOfHandler) }, "no"},
+		"panic, reply":                {agent.KindReply, false, func() { panic(errOfHandler) }, "no"},
+		"goexit, request":             {agent.KindRequest, false, runtime.Goexit, ""},
+		"goexit, request of a future": {agent.KindRequest, true, runtime.Goexit, ""},
+		"goexit, reply":               {agent.KindReply, false, runtime.Goexit, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			logs := []*eventLog{{}, {}}
@@ -232,11 +238,18 @@ func TestCallEventsOfPanics(t *testing.T) {
 				recovered := make(chan any)
 				go func() {
 					defer func() { recovered <- recover() }()
+					if c.future {
+						wait.Go(t.Context(), group[0], "worker1", 0)
+						return
+					}
 					_, _ = wait.Call(t.Context(), group[0], "worker1", 0)
 				}()
 				v := <-recovered
 				ended := takeEvents[agent.CallEndedInfo](logs[0])
 				require.Len(t, ended, 1)
+				for _, err := range each(t, group, func(a *agent.Agent) error { return a.Shutdown(t.Context()) }) {
+					require.NoError(t, err)
+				}
 				if c.want == "" {
 					require.Nil(t, v)
 					require.NotErrorIs(t, ended[0].Err, agent.ErrPanic)
@@ -253,7 +266,7 @@ func TestCallEventsOfPanics(t *testing.T) {
 	}
 }
 
-// A call is reported before its future is done.
+// CallEnded is called before the future of the call is done.
 func TestCallEndedBeforeFuture(t *testing.T) {
 	logs := []*eventLog{{}, {}}
 	simulate(t, 2, serveEvents(logs), func(t *testing.T, group []*agent.Agent) {
@@ -264,7 +277,7 @@ func TestCallEndedBeforeFuture(t *testing.T) {
 	})
 }
 
-// Each attempt of a call WithRetry is reported.
+// CallEnded is called for each attempt of a call WithRetry, with the error of that attempt.
 func TestCallEventsOfRetries(t *testing.T) {
 	faults, err := faulty.New(faulty.Options{Rules: []faulty.Rule{{Func: "test.wait", First: 2, Do: faulty.Drop()}}})
 	require.NoError(t, err)
@@ -285,7 +298,8 @@ func TestCallEventsOfRetries(t *testing.T) {
 	})
 }
 
-// Each request has two events, of which the second has the time in the queue and the outcome.
+// ServeStarted and ServeEnded are each called once for each request. ServeEnded has the time that
+// the request waited for a slot, its duration and its error.
 func TestServeEvents(t *testing.T) {
 	logs := []*eventLog{{}, {}}
 	simulate(t, 2, serveEvents(logs), func(t *testing.T, group []*agent.Agent) {
@@ -329,7 +343,8 @@ func TestServeEvents(t *testing.T) {
 	})
 }
 
-// The end of a request has the error with which it failed; that of a repeat stands for it.
+// ServeEnded has the error with which a request failed. For a repeated request that gets the kept
+// failure, the error is ErrRepeated.
 func TestServeEventsOfFailures(t *testing.T) {
 	logs := []*eventLog{{}, {}}
 	simulate(t, 2, serveEvents(logs), func(t *testing.T, group []*agent.Agent) {
@@ -353,8 +368,9 @@ func TestServeEventsOfFailures(t *testing.T) {
 	})
 }
 
-// The events of a pipe surround those of its calls, and Closed is the last event of an agent,
-// except of a handler that runs on.
+// PeerConnected comes before the events of the calls on a pipe, and PeerLost before the end of
+// calls that the loss of the pipe ends. Closed is the last event of an agent, except for the end of
+// a handler that runs on.
 func TestPeerEvents(t *testing.T) {
 	logs := []*eventLog{{}, {}}
 	var proceed chan struct{}
@@ -405,12 +421,14 @@ func TestPeerEvents(t *testing.T) {
 	})
 }
 
-// eventName returns the name of the event that has such an info.
+// eventName returns the name of the field of Events whose function takes info, such as "CallEnded"
+// for a CallEndedInfo.
 func eventName(info any) string {
 	return strings.TrimSuffix(strings.TrimPrefix(fmt.Sprintf("%T", info), "agent."), "Info")
 }
 
-// A worker that closes with calls in progress reports their ends.
+// If a worker closes with calls in progress, it reports PeerLost, CallEnded with the error of the
+// call, and then Closed. Calls after Close are reported, too.
 func TestEventsOfClose(t *testing.T) {
 	logs := []*eventLog{{}, {}}
 	simulate(t, 2, serveEvents(logs), func(t *testing.T, group []*agent.Agent) {
@@ -431,7 +449,8 @@ func TestEventsOfClose(t *testing.T) {
 	})
 }
 
-// The members of a dynamic group are reported as they come, are replaced and leave.
+// In a dynamic group WorkerJoined and WorkerLeft are reported when a worker or a client joins, is
+// replaced or leaves.
 func TestMemberEvents(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := store.NewMemory(store.Limits{})
@@ -468,7 +487,7 @@ func TestMemberEvents(t *testing.T) {
 	})
 }
 
-// A Join that fails reports that the agent is closed.
+// A Join that fails calls Events.Closed, and no other event.
 func TestEventsOfFailedJoin(t *testing.T) {
 	log := &eventLog{}
 	_, err := agent.Join(t.Context(), agent.Config{Name: "worker0", WorldSize: 1, Rendezvous: "nothing://", Events: log.events()})
@@ -476,8 +495,9 @@ func TestEventsOfFailedJoin(t *testing.T) {
 	require.Equal(t, []any{agent.ClosedInfo{}}, log.take())
 }
 
-// Each function of Events is called only within an if statement that compares that function with
-// nil, and the clock is read for events only there. TestEventsAllocateNothingIfNil covers allocations.
+// In the source of the package, each function of Events is called only within an if statement that
+// compares that function with nil, and the clock is read for events only there.
+// TestEventsAllocateNothingIfNil covers allocations.
 func TestEventsCostNothingIfNil(t *testing.T) {
 	files, err := os.ReadDir(".")
 	require.NoError(t, err)
@@ -523,8 +543,9 @@ func TestEventsCostNothingIfNil(t *testing.T) {
 	require.Len(t, called, 9, "all events")
 }
 
-// Of the functions for calls and requests, only ServeEnded costs an allocation, and only where it is
-// set. Without any of them a call takes what TestSmallCallAllocates allows.
+// Of the functions of Events for calls and requests, only ServeEnded costs an allocation, and only
+// at the worker where it is set. Without any of them a call makes at most as many allocations as
+// TestSmallCallAllocates allows.
 func TestEventsAllocateNothingIfNil(t *testing.T) {
 	if race.Enabled || invariants.Enabled {
 		t.Skip("the race detector and the invariants allocate themselves")
@@ -554,7 +575,8 @@ func TestEventsAllocateNothingIfNil(t *testing.T) {
 	}
 }
 
-// eventFunction returns the name of the function if e is one of the events of an agent.
+// eventFunction returns the name of the function if e is a selector on the field events of an
+// agent, such as a.events.Closed, and "" otherwise.
 func eventFunction(e ast.Expr) string {
 	f, ok := e.(*ast.SelectorExpr)
 	if !ok {

@@ -25,7 +25,8 @@ type toyVariable struct{ Value *tensor.Tensor }
 
 type toyContextKey struct{}
 
-// withToyContext returns a context in which calls are recorded for autograd context id.
+// withToyContext returns a context derived from ctx. The messages of calls that are made with it
+// are recorded for the toy autograd context with this id.
 func withToyContext(ctx context.Context, id uint64) context.Context {
 	return context.WithValue(ctx, toyContextKey{}, id)
 }
@@ -108,8 +109,9 @@ func (g *toyGrad) encoding(ctx context.Context, m *agent.Message) error {
 	return nil
 }
 
-// encoded adds the section once the tensors of the message are known. It adds one also if there
-// are none, so that the context is propagated.
+// encoded is the Encoded function of the interceptor. It adds the header with the autograd context
+// and the number of tensors to a message of such a context, also if the message has no tensors, and
+// records the message as sent. Other messages it leaves alone.
 func (g *toyGrad) encoded(_ context.Context, m *agent.Message) error {
 	sent, ok := m.State(toySentKey{}).(*toyMessage)
 	if !ok {
@@ -156,7 +158,8 @@ func (g *toyGrad) record(m *toyMessage, what string) {
 	g.records = append(g.records, toyRecord{m.context, m.message, what, slices.Clone(m.tensors)})
 }
 
-// take returns and removes the records.
+// take returns the records so far, in their order, clears them and restarts the numbers of
+// messages.
 func (g *toyGrad) take() []toyRecord {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -194,8 +197,8 @@ func variable(t *testing.T, value float32) *toyVariable {
 	return &toyVariable{filled(t, value, 2)}
 }
 
-// The tensors of requests and results are recorded at both ends under one number. The context is
-// propagated to nested calls.
+// Interceptors at both ends record the tensors of requests and results under the same message
+// number. The autograd context is propagated to nested calls.
 func TestToyGrad(t *testing.T) {
 	startToyGrad(t, 3, func(t *testing.T, group []*agent.Agent, grads []*toyGrad) {
 		ctx := withToyContext(t.Context(), 9)
@@ -222,7 +225,7 @@ func TestToyGrad(t *testing.T) {
 	})
 }
 
-// Calls of a worker to itself, with a future, are recorded.
+// Interceptors record the requests and results of calls of a worker to itself that return a future.
 func TestToyGradSelf(t *testing.T) {
 	startToyGrad(t, 1, func(t *testing.T, group []*agent.Agent, grads []*toyGrad) {
 		ctx := withToyContext(t.Context(), 5)
@@ -237,7 +240,7 @@ func TestToyGradSelf(t *testing.T) {
 	})
 }
 
-// Errors carry the context too.
+// The message of a failed call propagates the autograd context to the caller, too.
 func TestToyGradErrors(t *testing.T) {
 	startToyGrad(t, 2, func(t *testing.T, group []*agent.Agent, grads []*toyGrad) {
 		ctx := withToyContext(t.Context(), 7)
@@ -254,7 +257,7 @@ func TestToyGradErrors(t *testing.T) {
 	})
 }
 
-// Nothing is recorded outside of a context.
+// Interceptors record nothing for calls that are made without an autograd context.
 func TestNoToyGrad(t *testing.T) {
 	startToyGrad(t, 2, func(t *testing.T, group []*agent.Agent, grads []*toyGrad) {
 		_, err := toyAdds.Call(t.Context(), group[0], "worker1", toyAdd{X: variable(t, 1), Y: variable(t, 2)})
@@ -264,8 +267,8 @@ func TestNoToyGrad(t *testing.T) {
 	})
 }
 
-// An interceptor error, in any of its functions and for any kind of message, is the error of the
-// call.
+// If any function of an interceptor returns an error, for a request or for a reply, the call fails
+// with the text of that error at once, and nothing of the call stays pending.
 func TestInterceptorFails(t *testing.T) {
 	refused := errors.New("refused by an interceptor")
 	for _, kind := range []agent.Kind{agent.KindRequest, agent.KindReply} {

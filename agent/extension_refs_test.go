@@ -51,7 +51,8 @@ func newToyRefs() *toyRefs {
 	return &toyRefs{values: map[uint64]int{}, users: map[uint64]map[string]int{}}
 }
 
-// install adds the references to a Config. The agent is set after it has joined.
+// install sets the handlers, the interceptor and the registry of c so that the worker can own and
+// use references. The caller must set t.agent after the worker has joined.
 func (t *toyRefs) install(c *agent.Config) error {
 	c.Handlers = map[string]agent.Handler{
 		makeRef.Type():   toyHandler[int, uint64](t.create),
@@ -157,8 +158,9 @@ func (t *toyRefs) decode(d *codec.Decoder, ref **toyRef) (err error) {
 	return nil
 }
 
-// arrived notifies the owners of the references in a message. The handler of a request waits for
-// their confirmation; a result is delivered at once.
+// arrived is the Decoded function of the interceptor. It notifies the owners of the references in
+// the message m. The handler of a request starts only when the owners have confirmed, and does not
+// run if one of them fails; a result is delivered without waiting.
 func (t *toyRefs) arrived(ctx context.Context, m *agent.Message) error {
 	refs, _ := m.State(arrivedKey{}).([]*toyRef)
 	var futures []*agent.Future[agent.None]
@@ -178,7 +180,8 @@ func (t *toyRefs) arrived(ctx context.Context, m *agent.Message) error {
 	return nil
 }
 
-// remote creates a value on another worker.
+// remote creates value on the worker owner and returns a reference to it. If the error is not nil
+// the reference is not valid.
 func (t *toyRefs) remote(ctx context.Context, owner string, value int) (*toyRef, error) {
 	id, err := makeRef.Call(ctx, t.agent, agent.To(owner), "", value)
 	return &toyRef{owner, id}, err
@@ -204,7 +207,8 @@ var (
 	passRef = agent.NewFunc[*toyRef, *toyRef]("toyref.pass")
 )
 
-// use returns the sum of the referenced values, and drops each reference.
+// use returns the sum of args.Extra and of the referenced values, each as often as its reference
+// occurs, and then drops each reference once.
 func (t *toyRefs) use(ctx context.Context, args toyArgs) (int, error) {
 	sum, dropped := args.Extra, map[*toyRef]bool{}
 	for _, ref := range slices.Concat(slices.Collect(maps.Values(args.Deep))...) {
@@ -223,8 +227,9 @@ func (t *toyRefs) use(ctx context.Context, args toyArgs) (int, error) {
 	return sum, nil
 }
 
-// startToyRefs joins n workers with references that run one handler at a time. Fork messages are
-// delayed by late.
+// startToyRefs runs test with n workers that can own and use references and run one handler at a
+// time, in a bubble of testing/synctest. Messages that notify an owner of a new user are delayed by
+// late.
 func startToyRefs(t *testing.T, n int, late time.Duration, test func(t *testing.T, refs []*toyRefs)) {
 	all := make([]*toyRefs, n)
 	faults, err := faulty.New(faulty.Options{Rules: []faulty.Rule{{Types: []string{forkRef.Type()}, Do: faulty.Delay(late)}}})
@@ -283,8 +288,9 @@ func TestToyRef(t *testing.T) {
 	})
 }
 
-// A request that is held until its references are confirmed occupies no slot. If they cannot be
-// confirmed its handler does not run.
+// A request that is held until its references are confirmed occupies no handler slot, and messages
+// are still read. If the references cannot be confirmed, the call fails and the handler does not
+// run.
 func TestToyRefHeld(t *testing.T) {
 	startToyRefs(t, 3, 5*time.Second, func(t *testing.T, refs []*toyRefs) {
 		ctx := t.Context()

@@ -2,7 +2,6 @@ package agent
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
 	"github.com/tensorpipe-go/tensorpipe/agent/future"
@@ -19,32 +18,38 @@ type None struct{}
 // ends may use different types if these are encoded alike, see package codec.
 type Func[A, R any] struct{ name string }
 
-// NewFunc returns the Func of that name, on which both ends must agree. By convention a name
-// has a dot or a slash after the name of a package.
+// NewFunc returns the Func with the given name. Callers and the worker that serves the function
+// must use the same name. By convention a name has a dot or a slash after the name of a package.
 func NewFunc[A, R any](name string) Func[A, R] { return Func[A, R]{name} }
 
 // Name returns the name of the function.
 func (f Func[A, R]) Name() string { return f.name }
 
-// Call calls the function on the worker to and waits for the result. The call ends with ctx, and
-// after the agent's default timeout or that of an option; then the context of the handler ends,
-// too.
+// Call calls the function on the worker that to addresses, and waits for the result. The call ends
+// when ctx ends, or after the timeout: that of WithTimeout in opts, or else the agent's default.
+// The context of the handler then ends, too.
 //
 // When Call returns, the memory of args is free, even if the call failed while the request was
-// being sent. The error is an *Error. It wraps a *RemoteError for an error that the handler
-// returned, and otherwise matches ErrTimeout, ErrUnreachable, ErrNoWorker, ErrArguments,
-// ErrResult, ErrClosed or the error of ctx.
+// being sent. The result belongs to the caller; its tensors are in memory of Config.Allocator, or
+// of the caller's choice, see WithInto. The error is an *Error, and the result must then not be
+// used. The error wraps a *RemoteError if the handler returned an error or the worker rejected the
+// call, and otherwise the reason, such as ErrTimeout after the timeout or the deadline of ctx,
+// ErrUnreachable, ErrNoWorker, ErrArguments, ErrResult, ErrClosed, ErrConfig for an invalid option,
+// or the cause of ctx.
 func (f Func[A, R]) Call(ctx context.Context, a *Agent, to To, args A, opts ...CallOption) (R, error) {
 	var result R
 	err := a.roundTrip(ctx, target{to: to, name: f.name, opts: opts}, &result, &args)
 	return result, err
 }
 
-// Go is Call without waiting for the result. It does wait while it opens a pipe to the worker, and
-// while the calls in progress to the worker use up Limits.CallBytes. The memory of args is in use
-// until the future is done: if the call ends while the request is being sent, the future is done
-// once the memory is free, which does not depend on the other end. Cancelling the future ends the
-// call as the end of ctx does, and returns when the memory is free.
+// Go calls the function as Call does, but returns a future of the result instead of waiting for it.
+// It blocks only while it opens a pipe to the worker, and while the calls in progress to the worker
+// use up Limits.CallBytes. Every error fails the future.
+//
+// The memory of args is in use until the future is done. If the call ends while the request is
+// being sent, the future is done once that memory is free, which does not depend on the other end.
+// Cancelling the future ends the call as the end of ctx does; the cancellation returns when the
+// memory is free.
 func (f Func[A, R]) Go(ctx context.Context, a *Agent, to To, args A, opts ...CallOption) *Future[R] {
 	return callInScope[R](ctx, a, target{to: to, name: f.name, opts: opts}, &args)
 }
@@ -61,29 +66,31 @@ type Funcs []Served
 // ServeOption changes how a function is served.
 type ServeOption func(*Served)
 
-// WithShort declares that a function returns quickly and waits for nothing. It runs on the
-// goroutine that reads the messages of the caller, which saves a switch to another one, and
-// regardless of Config.MaxHandlers. That goroutine is one of the agent, or one of this process that
-// waits for a reply of the same worker. Hence the function must not take a lock that some goroutine
-// holds during a call, and runtime.Goexit, which FailNow of a test calls, would end the goroutine
-// that waits.
+// WithShort declares that a function returns quickly and waits for nothing. The function then runs
+// on the goroutine that reads the messages of the caller, which saves a switch to another
+// goroutine, and regardless of Config.MaxHandlers. That goroutine is one of the agent, or one of
+// this process that waits for a reply of the same worker. Hence the function must not take a lock
+// that some goroutine holds during a call, and must not call runtime.Goexit, as FailNow of a test
+// does: that would end the goroutine that waits.
 //
-// If the function waits with its context for a call, a barrier, a future or the store after
-// all, another goroutine reads the messages of the caller; the goroutine on which it runs is
-// held up. If it waits for anything else, all messages of this caller are held up, perhaps
-// that for which it waits among them.
+// If the function nevertheless waits with its context for a call, a barrier, a future or the store,
+// another goroutine reads the messages of the caller, and only the goroutine on which the function
+// runs is held up. If the function waits for anything else, all messages of this caller are held
+// up, perhaps including the one for which the function waits.
 func WithShort() ServeOption { return func(s *Served) { s.entry.short = true } }
 
 // WithBorrowedArgs declares that a function keeps no reference to its argument. The memory of the
 // tensors in the argument is reused once the reply was sent. The result may contain these tensors
-// or views of them, which must not be used after the reply was sent. This makes large calls
-// faster, since new memory costs more than a copy.
+// or views of them, which must not be used after the reply was sent. This makes large calls faster,
+// since new memory costs more than a copy. It excludes WithOnce: Join fails for a function with
+// both.
 func WithBorrowedArgs() ServeOption { return func(s *Served) { s.entry.borrows = true } }
 
-// Serve returns the function as served by fn. The context of fn is cancelled when the caller
-// cancels the call or dies; the result of fn is discarded then. fn owns its argument. The result
-// must not change until it was sent, and nothing reports when that is: return values that are not
-// changed later. If fn is nil, or the options exclude each other, Join fails with ErrConfig.
+// Serve returns an entry for Config.Funcs: the worker serves the function by calling fn for each
+// request, concurrently. The context of fn is cancelled when the caller cancels the call or dies;
+// the result of fn is discarded then. fn owns its argument. The result of fn must not change until
+// it was sent, which AfterReply reports. If fn is nil, or opts has WithOnce together with
+// WithBorrowedArgs or WithArgsInto, Join fails with an error that matches ErrConfig.
 func (f Func[A, R]) Serve(fn func(ctx context.Context, args A) (R, error), opts ...ServeOption) Served {
 	if fn == nil {
 		return newServed(f.name, nil, opts)
@@ -91,10 +98,12 @@ func (f Func[A, R]) Serve(fn func(ctx context.Context, args A) (R, error), opts 
 	return newServed(f.name, &plainHandler[A, R]{fn}, opts)
 }
 
-// ServeAsync returns the function as served by fn, whose future is the result of the call. fn must
+// ServeAsync returns an entry for Config.Funcs: the worker serves the function by calling fn for
+// each request, and replies with the result or the error of the future that fn returns. fn must
 // return at once, and counts for Config.MaxHandlers only until then. When the caller cancels the
-// call, the future is cancelled. If fn returns nil, the call fails with ErrResult. If fn is nil,
-// Join fails with ErrConfig.
+// call, the future is cancelled. If fn returns nil, the call fails with ErrResult. If fn is nil, or
+// opts has WithOnce together with WithBorrowedArgs or WithArgsInto, Join fails with an error that
+// matches ErrConfig.
 func (f Func[A, R]) ServeAsync(fn func(ctx context.Context, args A) *Future[R], opts ...ServeOption) Served {
 	if fn == nil {
 		return newServed(f.name, nil, opts)
@@ -102,8 +111,9 @@ func (f Func[A, R]) ServeAsync(fn func(ctx context.Context, args A) *Future[R], 
 	return newServed(f.name, &asyncHandler[A, R]{fn}, opts)
 }
 
-// newServed returns the function of that name as served by h, with opts applied. If h is nil, or
-// the options exclude each other, the result holds an error, with which Join fails.
+// newServed returns the entry for Config.Funcs by which h serves the function with this name, with
+// opts applied. If h is nil, or opts has WithOnce together with WithBorrowedArgs or WithArgsInto,
+// the entry holds an error that matches ErrConfig, with which Join fails.
 func newServed(name string, h invocable, opts []ServeOption) Served {
 	s := Served{entry: handlerEntry{name: name}}
 	if h == nil {
@@ -113,6 +123,9 @@ func newServed(name string, h invocable, opts []ServeOption) Served {
 	}
 	for _, set := range opts {
 		set(&s)
+	}
+	if s.entry.once && s.entry.place != nil {
+		s.err = fmt.Errorf("%w: %s: a request that is repeated must not be received to its memory again: WithOnce or WithArgsInto", ErrConfig, name)
 	}
 	if s.entry.once && s.entry.borrows {
 		s.err = fmt.Errorf("%w: %s: a result that is kept must not view memory that is reused: WithOnce or WithBorrowedArgs", ErrConfig, name)
@@ -135,11 +148,11 @@ func (h *plainHandler[A, R]) Open(r *Request) (Task, error) {
 	return t, decodeArgs(r, &t.args)
 }
 
-// decodeArgs decodes the argument of a function to the value to which ptr points. The error
+// decodeArgs decodes the argument of the request r to the value to which ptr points. The error
 // matches ErrArguments.
 func decodeArgs(r *Request, ptr any) error {
 	if err := r.Decode(ptr); err != nil {
-		return fmt.Errorf("%w of %s: %w", ErrArguments, r.Name(), err)
+		return fmt.Errorf("%w: %w", ErrArguments, err)
 	}
 	return nil
 }
@@ -172,11 +185,11 @@ func (t *asyncTask[A, R]) Run(ctx context.Context, r *Request) {
 	r.replyFuture(ctx, t.handler.fn(ctx, t.args))
 }
 
-// failLogged replies with the error of a function, and logs it unless it is context.Canceled.
+// failLogged replies to the request with err, the error of the function, and logs err for
+// debugging: the caller gets the error, and decides what it means. If the request has been replied
+// to before, failLogged only logs.
 func (r *Request) failLogged(err error) {
-	if !errors.Is(err, context.Canceled) {
-		r.conn.agent.log.Warn("handler failed", "function", r.Name(), "caller", r.conn.peer.Name, "error", err)
-	}
+	r.conn.agent.log.Debug("handler failed", "function", r.Name(), "caller", r.conn.peer.Name, "error", err)
 	_ = r.Fail(err)
 }
 
@@ -185,22 +198,27 @@ func (r *Request) failLogged(err error) {
 // itself, and each request has a name whose meaning the type defines.
 type MessageType[A, R any] struct{ typ string }
 
-// NewMessageType returns the type of messages of that name. By convention the name begins with a
-// package; "agent." is reserved for this one.
+// NewMessageType returns the type of messages with the given name. By convention the name begins
+// with the name of a package; names that begin with "agent." are reserved for package agent.
 func NewMessageType[A, R any](typ string) MessageType[A, R] { return MessageType[A, R]{typ} }
 
 // Type returns the name of the type.
 func (m MessageType[A, R]) Type() string { return m.typ }
 
-// Call sends a request and waits for the reply, as Func.Call does. The handler at the worker must
-// decode an A and reply with a pointer to an R.
+// Call sends a request of this type, with the given name and args, to the worker that to addresses,
+// and waits for the reply. The worker's handler in Config.Handlers must decode an A with
+// Request.Decode and call Request.Reply with a pointer to an R. The memory of args, the timeout and
+// the error are as for Func.Call.
 func (m MessageType[A, R]) Call(ctx context.Context, a *Agent, to To, name string, args A, opts ...CallOption) (R, error) {
 	var result R
 	err := a.roundTrip(ctx, target{to: to, typ: m.typ, name: name, opts: opts}, &result, &args)
 	return result, err
 }
 
-// Go is Call without waiting for the reply, see Func.Go.
+// Go sends a request as Call does, but returns a future of the reply instead of waiting for it. It
+// blocks only while it opens a pipe to the worker, and while the calls in progress to the worker
+// use up Limits.CallBytes. The memory of args is in use until the future is done. Every error fails
+// the future.
 func (m MessageType[A, R]) Go(ctx context.Context, a *Agent, to To, name string, args A, opts ...CallOption) *Future[R] {
 	return callInScope[R](ctx, a, target{to: to, typ: m.typ, name: name, opts: opts}, &args)
 }

@@ -13,7 +13,8 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/internal/testutil/procgroup"
 )
 
-// Collective operations leave clients out unless they are named; clients call and are called.
+// Barriers and Workers leave clients out, but a barrier that names a client includes it. Clients
+// can call and be called.
 func TestGroupRoundsWithoutClients(t *testing.T) {
 	configure := func(rank int, c *agent.Config) {
 		c.WorldSize, c.Client = 0, rank == 2
@@ -53,7 +54,8 @@ func TestStaticGroupRejectsClients(t *testing.T) {
 	require.ErrorContains(t, err, "a static group of 1 has no clients")
 }
 
-// A client that is killed during a call fails only that call, and is soon off the list.
+// If a client is killed during a call, the barriers of the group succeed, and the client is soon
+// off the member list.
 func TestKilledClient(t *testing.T) {
 	group := procgroup.Start(t, 3, func(m *procgroup.Member) error {
 		a, err := joinMember(m, func(c *agent.Config) {
@@ -87,7 +89,8 @@ func TestKilledClient(t *testing.T) {
 	group.Wait()
 }
 
-// missing blocks until a worker is off the list.
+// missing polls until a does not know the worker any more, and returns nil. It returns an error
+// that wraps the error of ctx if ctx ends first.
 func missing(ctx context.Context, a *agent.Agent, worker agent.To) error {
 	again := time.NewTicker(5 * time.Millisecond)
 	defer again.Stop()

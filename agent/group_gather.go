@@ -6,22 +6,26 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
+	"github.com/tensorpipe-go/tensorpipe/agent/internal/ctxerr"
 	"github.com/tensorpipe-go/tensorpipe/agent/internal/wire"
 )
 
-// AllGather sends value to each of several workers, of which this is one, and returns the values
-// of all by name. Without workers it is among all workers of the group that are no clients. It
-// returns when all of them have called it with the same set; the k-th call of one worker meets the
-// k-th call of the others.
+// AllGather sends value to each of the given workers, which must include this one, and returns the
+// values of all of them by the workers' names. If workers is empty, it takes all workers of the
+// group except clients. It returns when all of them have called it with the same set of workers;
+// the k-th call of one worker for a set meets the k-th call of the others. value is in use until
+// AllGather returns; the returned values are decoded copies, also that of this worker.
 //
 // It ends with ctx, or after the agent's default timeout. If a worker dies, leaves or cancels its
-// call, AllGather fails for all workers. The error is an *Error. If it is due to another worker,
-// its Worker is that worker, or one that has not called AllGather, and it matches ErrUnreachable,
-// ErrRestarted, ErrCallerGone or ErrTimeout. Otherwise it is an error of ctx, or matches ErrConfig
-// if this worker is not among workers, ErrNoWorker if one of them does not exist, ErrArguments or
-// ErrResult if a value cannot be encoded or decoded, or ErrClosed.
+// call, AllGather fails for all workers. The error is an *Error. If the error is due to another
+// worker, its field Worker names that worker, or a worker that has not called AllGather, and it
+// matches ErrUnreachable, ErrRestarted, ErrCallerGone or ErrTimeout. Otherwise it wraps the reason,
+// such as the cause of ctx, with ErrTimeout after its deadline, ErrConfig if this worker is not
+// among workers, ErrNoWorker if one of them does not exist, ErrArguments or ErrResult if a value
+// cannot be encoded or decoded, ErrRemoved, or ErrClosed.
 func AllGather[T any](ctx context.Context, a *Agent, value T, workers ...To) (map[string]T, error) {
 	values, err := gather(ctx, a, groupOp{op: "all-gather", workers: workers}, value)
 	if err != nil {
@@ -34,10 +38,10 @@ func AllGather[T any](ctx context.Context, a *Agent, value T, workers ...To) (ma
 	return all, nil
 }
 
-// Barrier returns nil when all of several workers, of which this is one, have called it; without
-// workers it is among all workers of the group that are no clients. The error is that of
-// AllGather. The k-th Barrier of one worker meets the k-th Barrier of the others, not an
-// AllGather.
+// Barrier blocks until all of the given workers, which must include this one, have called it, and
+// returns nil. If workers is empty, it takes all workers of the group except clients. The k-th
+// Barrier of one worker meets the k-th Barrier of the others, not an AllGather. It ends with ctx,
+// or after the agent's default timeout; the error is as that of AllGather.
 func (a *Agent) Barrier(ctx context.Context, workers ...To) error {
 	_, err := gather(ctx, a, groupOp{op: "barrier", workers: workers}, None{})
 	return err
@@ -56,8 +60,9 @@ type memberValue[T any] struct {
 	value T
 }
 
-// gather performs one round of a collective operation and returns the values of all its workers
-// ordered by rank. The error is an *Error, with the causes that AllGather lists.
+// gather performs one round of the collective operation g with value as the contribution of this
+// worker. It returns the contributions of all workers of the round, ordered by rank. The error is
+// an *Error, with the causes that AllGather lists.
 func gather[T any](ctx context.Context, a *Agent, g groupOp, value T) ([]memberValue[T], error) {
 	fail := func(err error) ([]memberValue[T], error) { return nil, a.opError(g.op, err) }
 	members, err := a.participants(ctx, g.workers)
@@ -71,7 +76,7 @@ func gather[T any](ctx context.Context, a *Agent, g groupOp, value T) ([]memberV
 	begun := time.Now()
 	q.Seq = a.rounds.number(keyOf(&q))
 	var answer wire.GroupReply
-	t := target{to: To(members[0].Name), typ: wire.GroupType, opts: g.opts}
+	t := target{to: To(members[0].Name), typ: wire.GroupType, opts: append(g.opts, WithBackground())}
 	if err := a.roundTrip(ctx, t, &answer, &q); err != nil {
 		return fail(a.withMissing(keyOf(&q), members, begun, err))
 	}
@@ -99,21 +104,22 @@ type MissingError struct {
 }
 
 func (e *MissingError) Error() string {
-	return fmt.Sprintf("no contribution of %v after %v: %s", e.Workers, e.Waited, errorText(e.Err))
+	return fmt.Sprintf("no contribution of %s: %s", strings.Join(e.Workers, ", "), errorText(e.Err))
 }
 
-// Unwrap returns the timeout.
+// Unwrap returns e.Err, the timeout.
 func (e *MissingError) Unwrap() error { return e.Err }
 
-// participants returns the members of a round ordered by rank: those that workers address, or all
-// of the group except clients if workers is empty. The error matches ErrConfig if this worker is
-// not among them, ErrNoWorker if one does not exist, ErrClosed, or is that of ctx or of the
-// store.
+// participants returns the members of a round, ordered by rank and without duplicates: those that
+// workers address, or all members of the group except clients if workers is empty. It may read the
+// members from the store. The error matches ErrConfig if this worker is not among them, ErrNoWorker
+// if one does not exist, ErrRemoved if this worker is no member any more, ErrClosed if the agent is
+// closed, or is that of ctx or of the store.
 func (a *Agent) participants(ctx context.Context, workers []To) ([]wire.Identity, error) {
 	if a.isClosed() {
 		return nil, ErrClosed
 	}
-	if err := context.Cause(ctx); err != nil {
+	if err := ctxerr.Cause(ctx); err != nil {
 		return nil, err
 	}
 	var peers []*peer
@@ -142,19 +148,24 @@ func (a *Agent) participants(ctx context.Context, workers []To) ([]wire.Identity
 	return members, nil
 }
 
-// opError returns err as an *Error of the operation op. If err contains an *Error, the result has
-// the Worker and the cause of that one.
+// opError returns a new *Error of the operation op that wraps err. If err itself contains an
+// *Error, the new one has the Worker and the cause of the contained one instead. If err contains an
+// *UnknownWorkerError, the Worker is the destination.
 func (a *Agent) opError(op string, err error) *Error {
 	if e := (*Error)(nil); errors.As(err, &e) {
 		return &Error{Op: op, Worker: e.Worker, Err: e.Err}
 	}
-	return &Error{Op: op, Err: err}
+	e := &Error{Op: op, Err: err}
+	if unknown, ok := errors.AsType[*UnknownWorkerError](err); ok {
+		e.Worker = string(unknown.destination())
+	}
+	return e
 }
 
-// withMissing returns an *Error with a *MissingError that wraps the timeout err and names the
-// members that have not contributed to the round with this key. begun is when the operation began.
-// If err is no timeout, if this worker does not lead the round or if no contribution is missing,
-// it returns err unchanged.
+// withMissing adds to err, the error of a round, the members that have not contributed to the round
+// with this key. It does so only if err is a timeout, this worker leads the round, and
+// contributions are missing: it then returns an *Error with a *MissingError that wraps the timeout.
+// Otherwise it returns err unchanged. begun is when the operation began.
 func (a *Agent) withMissing(key roundKey, members []wire.Identity, begun time.Time, err error) error {
 	if members[0] != a.identity() || !errors.Is(err, context.DeadlineExceeded) {
 		return err
@@ -174,7 +185,8 @@ func (a *Agent) withMissing(key roundKey, members []wire.Identity, begun time.Ti
 	return &Error{Worker: missing[0], Err: &MissingError{missing, waited, err}}
 }
 
-// keyOf returns the key of the round to which a contribution belongs.
+// keyOf returns the key of the round to which the contribution q belongs: a hash of its members
+// with their incarnations, the operation and the number.
 func keyOf(q *wire.GroupRequest) roundKey {
 	h := sha256.New()
 	for _, m := range q.Members {

@@ -16,7 +16,8 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/tensor"
 )
 
-// each calls f for all workers concurrently, and returns the errors.
+// each calls f for each worker of group concurrently, waits for all calls, and returns their errors
+// by the index of the worker. It fails the test if they take too long.
 func each(t *testing.T, group []*agent.Agent, f func(a *agent.Agent) error) []error {
 	t.Helper()
 	return testwait.Finish(t, testwait.Start(func() []error {
@@ -64,7 +65,8 @@ func TestAllGather(t *testing.T) {
 	})
 }
 
-// Workers that contribute values of different types get ErrResult.
+// AllGather fails with ErrResult at each worker if the workers contribute values of different
+// types.
 func TestAllGatherTypeMismatch(t *testing.T) {
 	group := startGroup(t, 2, nil)
 	errs := each(t, group, func(a *agent.Agent) error {
@@ -88,7 +90,8 @@ func TestGatherWithoutSelf(t *testing.T) {
 	require.NoError(t, group[0].Barrier(t.Context(), "worker0", agent.Rank(0)))
 }
 
-// A worker that leaves fails the round of the others, whether or not it is the leader.
+// If a worker has left, whether or not it leads the round, Barrier fails at the others with
+// ErrUnreachable and names that worker. The others can meet in a barrier that names only them.
 func TestBarrierWithoutMember(t *testing.T) {
 	for gone := range 3 {
 		t.Run(fmt.Sprint(gone), func(t *testing.T) {
@@ -108,8 +111,8 @@ func TestBarrierWithoutMember(t *testing.T) {
 	}
 }
 
-// A worker that cancels its call fails the round for all, also for workers that call later. The
-// next round succeeds.
+// If a worker cancels its Barrier, the round fails at all workers, also at those that call Barrier
+// later. The next round succeeds.
 func TestBarrierCanceled(t *testing.T) {
 	here := make(chan struct{}, 8) // for all rounds
 	arrived := agent.Interceptor{Decoded: func(_ context.Context, m *agent.Message) error {
@@ -159,7 +162,7 @@ func TestBarrierDeadline(t *testing.T) {
 	requireAll(t, group, func(a *agent.Agent) error { return a.Barrier(t.Context()) })
 }
 
-// Handlers for the agent's own types are rejected.
+// Join fails with ErrConfig if Config.Handlers has a type that begins with "agent.".
 func TestReservedTypes(t *testing.T) {
 	c := member(memoryStore(t), 0, 1)
 	c.Handlers = map[string]agent.Handler{"agent.group": nil}
@@ -175,7 +178,7 @@ type noHandler struct{}
 
 func (noHandler) Open(*agent.Request) (agent.Task, error) { return nil, errors.New("not to be called") }
 
-// A barrier completes although all handler slots of the leader are occupied.
+// Barrier and AllGather complete although handlers occupy all slots of the leader.
 func TestBarrierWithoutFreeSlot(t *testing.T) {
 	h := &hanging{}
 	configure := func(rank int, c *agent.Config) { h.serve(rank, c); c.MaxHandlers = 1 }

@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 
@@ -26,26 +27,22 @@ func (t *peers) find(to To) *peer {
 	return t.byName[to]
 }
 
-// workers returns the members that are no clients, ordered by rank. The slice belongs to the
-// caller.
-func (t *peers) workers() []*peer {
+// members returns all members, ordered by rank. The slice belongs to the caller.
+func (t *peers) members() []*peer {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
-	var list []*peer
-	for _, p := range t.byName {
-		if !p.isClient() {
-			list = append(list, p)
-		}
-	}
-	slices.SortFunc(list, func(x, y *peer) int { return x.info.Rank - y.info.Rank })
-	return list
+	return slices.SortedFunc(maps.Values(t.byName), func(x, y *peer) int { return x.info.Rank - y.info.Rank })
 }
 
-// set replaces the table by the list that members returns. A new incarnation of a member gets a
-// new peer, made by create; other members keep theirs. It returns the peers that are no longer in
-// the table.
+// workers returns the members that are no clients, ordered by rank. The slice belongs to the
+// caller.
+func (t *peers) workers() []*peer { return slices.DeleteFunc(t.members(), (*peer).isClient) }
+
+// set replaces the table of peers by the list that members returns. A new incarnation of a member
+// gets a new peer, made by create; other members keep their peers. set returns the peers that are
+// no longer in the table.
 //
-// members and create are called with mu held: otherwise the slower of two callers could store an
+// members and create are called with t.mu held: otherwise the slower of two callers could store an
 // older list.
 func (t *peers) set(members func() []roster.Member, create func(roster.Member) *peer) (removed []*peer) {
 	t.mu.Lock()
@@ -67,9 +64,9 @@ func (t *peers) set(members func() []roster.Member, create func(roster.Member) *
 	return removed
 }
 
-// peer returns the worker that to addresses. It reads the members again if the worker is unknown,
-// since it may have just joined. The error matches ErrNoWorker if there is no such worker,
-// ErrClosed, or is that of refresh.
+// peer returns the worker that to addresses. If the worker is unknown, peer reads the members of a
+// dynamic group from the store again, since the worker may have just joined. The error matches
+// ErrNoWorker if there is no such worker, ErrClosed if the agent is closed, or is that of refresh.
 func (a *Agent) peer(ctx context.Context, to To) (*peer, error) {
 	if p := a.peers.find(to); p != nil {
 		return p, nil
@@ -89,9 +86,10 @@ func (a *Agent) peer(ctx context.Context, to To) (*peer, error) {
 	return nil, &UnknownWorkerError{Self: a.self, Name: string(to)}
 }
 
-// peerByIdentity returns the member with this name, rank and incarnation. It reads the members
-// again if that is unknown. The error matches ErrRestarted if the member of this name has another
-// incarnation or rank, ErrNoWorker if there is none, or is that of refresh.
+// peerByIdentity returns the member with this name, rank and incarnation. If it does not know such
+// a member, it reads the members of a dynamic group from the store again. The error matches
+// ErrRestarted if the member of this name has another incarnation or rank, ErrNoWorker if no member
+// has the name, or is that of refresh.
 func (a *Agent) peerByIdentity(ctx context.Context, id wire.Identity) (*peer, error) {
 	known := func() *peer {
 		if p := a.peers.find(To(id.Name)); p != nil && p.identity() == id {
@@ -115,11 +113,11 @@ func (a *Agent) peerByIdentity(ctx context.Context, id wire.Identity) (*peer, er
 }
 
 // refresh reads the members of a dynamic group from the store and updates the peers; it does
-// nothing in a static group. Since that may take long, a handler that calls it has no slot, and
-// does not lead, until refresh returns. The error matches ErrRemoved if this worker is no member
-// any more, or is that of ctx or of the store.
+// nothing in a static group. Since that may take long, a handler whose context is ctx has no slot
+// until refresh returns, and a leader yields. The error matches ErrRemoved if this worker is no
+// member any more, or is that of ctx or of the store.
 func (a *Agent) refresh(ctx context.Context) error {
-	if a.isStatic() {
+	if a.IsStatic() {
 		return nil
 	}
 	defer beginWait(ctx)()
@@ -130,49 +128,31 @@ func (a *Agent) refresh(ctx context.Context) error {
 	return nil
 }
 
-// update makes the roster's members the peers of this agent, and ends the pipes and dials of
-// peers that have left.
-func (a *Agent) update() {
-	a.updateLock.Lock()
-	var added []*peer
-	removed := a.peers.set(a.roster.Members, func(m roster.Member) *peer {
-		if m.Incarnation == a.incarnation {
-			return a.selfPeer
-		}
-		p := a.newPeer(m)
-		added = append(added, p)
-		return p
-	})
-	if a.events.WorkerLeft != nil {
-		for _, p := range removed {
-			a.events.WorkerLeft(WorkerLeftInfo{p.info, p.isClient()})
-		}
-	}
-	if a.events.WorkerJoined != nil {
-		for _, p := range added {
-			a.events.WorkerJoined(WorkerJoinedInfo{p.info, p.isClient()})
-		}
-	}
-	a.updateLock.Unlock()
-	for _, p := range removed {
-		p.handleLeave()
-	}
-}
-
-// WorkerInfos returns the workers of the group, without clients, ordered by rank, as last read
-// from the store. The slice belongs to the caller.
+// WorkerInfos returns the workers of the group, without clients, ordered by rank, as this agent
+// last read them from the store, with the field Lost as this agent knows it. The slice belongs to
+// the caller.
 func (a *Agent) WorkerInfos() []WorkerInfo {
 	var infos []WorkerInfo
+	a.members.mu.Lock()
+	defer a.members.mu.Unlock()
 	for _, p := range a.peers.workers() {
-		infos = append(infos, p.info)
+		infos = append(infos, p.currentInfo())
 	}
 	return infos
 }
 
+// currentInfo returns the name and rank of the peer, with Lost set if the peer is lost or has left.
+// The caller holds the mutex of peerStates.
+func (p *peer) currentInfo() WorkerInfo {
+	info := p.info
+	info.Lost = p.state != peerPresent
+	return info
+}
+
 // Workers reads the members of a dynamic group from the store and returns the workers, without
-// clients, ordered by rank. In a static group it reads nothing. The error is an *Error; it
-// matches ErrRemoved if this worker is no member any more, ErrClosed, or is that of ctx or
-// package store.
+// clients, ordered by rank, with the field Lost as this agent knows it. In a static group it reads
+// nothing. The error is an *Error, and the slice is then nil. The error matches ErrRemoved if this
+// worker is no member any more, ErrClosed, or is that of ctx or package store.
 func (a *Agent) Workers(ctx context.Context) ([]WorkerInfo, error) {
 	if a.isClosed() {
 		return nil, &Error{Op: "workers", Err: ErrClosed}
@@ -183,16 +163,28 @@ func (a *Agent) Workers(ctx context.Context) ([]WorkerInfo, error) {
 	return a.WorkerInfos(), nil
 }
 
-// Worker returns the worker that a destination addresses. If this agent does not know it, Worker
-// reads the members of a dynamic group from the store. The error is an *Error. It matches
-// ErrNoWorker if there is no such worker, ErrRemoved if this worker is no member any more,
-// ErrClosed, or is that of ctx or package store.
+// IncarnationOf returns the incarnation of the worker that the destination to addresses, as this
+// agent knows it. The error is as that of Worker.
+func (a *Agent) IncarnationOf(ctx context.Context, to To) (Incarnation, error) {
+	p, err := a.peer(ctx, to)
+	if err != nil {
+		return Incarnation{}, &Error{Op: "worker", Worker: string(to), Err: err}
+	}
+	return Incarnation(p.member.Incarnation), nil
+}
+
+// Worker returns the worker that the destination to addresses. If this agent does not know it,
+// Worker reads the members of a dynamic group from the store. The error is an *Error, and the
+// WorkerInfo is then zero. The error matches ErrNoWorker if there is no such worker, ErrRemoved if
+// this worker is no member any more, ErrClosed, or is that of ctx or package store.
 func (a *Agent) Worker(ctx context.Context, to To) (WorkerInfo, error) {
 	p, err := a.peer(ctx, to)
 	if err != nil {
 		return WorkerInfo{}, &Error{Op: "worker", Worker: string(to), Err: err}
 	}
-	return p.info, nil
+	a.members.mu.Lock()
+	defer a.members.mu.Unlock()
+	return p.currentInfo(), nil
 }
 
 // nameOf returns the name of a destination's worker if it is known, else the destination.

@@ -8,8 +8,8 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/agent/internal/roster"
 )
 
-// peers.set reads the members with the lock held: otherwise a call that read an older list could
-// store it after a call that read a newer one.
+// peers.set reads the members with the lock held: a call that read an older list cannot store it
+// after a call that read a newer one.
 func TestMembersReadUnderLock(t *testing.T) {
 	var table peers
 	create := func(m roster.Member) *peer {

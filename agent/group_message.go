@@ -6,11 +6,14 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/tensorpipe-go/tensorpipe/agent/internal/ctxerr"
 	"github.com/tensorpipe-go/tensorpipe/agent/internal/wire"
+	"github.com/tensorpipe-go/tensorpipe/internal/errtext"
 	"github.com/tensorpipe-go/tensorpipe/tensor"
 )
 
-// groupFailure returns the failure that is sent for an error about a worker.
+// groupFailure returns err, an error that the named worker has caused, in the form in which the
+// leader of a round sends it to the members: with a code, the worker and the text of err.
 func groupFailure(worker string, err error) *wire.GroupFailure {
 	f := &wire.GroupFailure{Code: wire.GroupCanceled, Worker: worker, Text: err.Error()}
 	switch {
@@ -24,7 +27,10 @@ func groupFailure(worker string, err error) *wire.GroupFailure {
 	return f
 }
 
-// groupError returns a received failure as an *Error with the worker that caused it.
+// groupError returns the failure f, which the leader of a round sent, as an *Error whose Worker is
+// the worker that caused the failure. It matches ErrRestarted, ErrUnreachable or ErrTimeout by the
+// code of f, and otherwise ErrCallerGone. Its cause has the text of f, after that
+// of the error that it matches, except for a timeout.
 func groupError(f *wire.GroupFailure) error {
 	kind := ErrCallerGone
 	switch f.Code {
@@ -33,13 +39,14 @@ func groupError(f *wire.GroupFailure) error {
 	case wire.GroupUnreachable:
 		kind = ErrUnreachable
 	case wire.GroupTimeout:
-		kind = fmt.Errorf("%w: %w", ErrTimeout, context.DeadlineExceeded)
+		return &Error{Worker: f.Worker, Err: errtext.New(f.Text, ctxerr.Wrap(context.DeadlineExceeded))}
 	}
-	return &Error{Worker: f.Worker, Err: fmt.Errorf("%w: %s", kind, f.Text)}
+	return &Error{Worker: f.Worker, Err: errtext.New(prefixed(kind, f.Text), kind)}
 }
 
-// encodePacked encodes the value that ptr points to. The tensors of the result refer to the memory
-// of the value's tensors. The error is that of the codec.
+// encodePacked encodes the value to which ptr points as bytes and tensors. The bytes are a copy.
+// The tensors of the result share the memory of the value's tensors. The error is that of the codec
+// or of a tensor.
 func (a *Agent) encodePacked(ptr any) (wire.Packed, error) {
 	e := a.outMessages.get()
 	defer a.outMessages.put(e)
@@ -62,8 +69,9 @@ func (a *Agent) encodePacked(ptr any) (wire.Packed, error) {
 	return p, nil
 }
 
-// decodePacked decodes p to the variable that ptr points to. The error matches ErrProtocol, or is
-// that of the codec.
+// decodePacked decodes p, a result of encodePacked at a peer, to the variable to which ptr points.
+// The tensors of the value share the storages of the tensors in p. The error matches ErrProtocol if
+// p is not such a result, or is that of the codec.
 func (a *Agent) decodePacked(p wire.Packed, ptr any) error {
 	in := a.inMessages.pool.Get().(*inMessage)
 	defer a.inMessages.put(in)
@@ -77,11 +85,11 @@ func (a *Agent) decodePacked(p wire.Packed, ptr any) error {
 		}
 		in.storages = append(in.storages, t.Storage())
 	}
-	if err := in.checkTensors(); err != nil {
+	if err := in.checkTensors(len(in.storages), func(i int) int { return in.storages[i].Len() }); err != nil {
 		return err
 	}
 	if err := in.decoder.Supply(in.storages); err != nil {
 		return err
 	}
-	return errors.Join(in.decoder.Decode(ptr), in.decoder.Finish())
+	return errtext.Join(in.decoder.Decode(ptr), in.decoder.Finish())
 }

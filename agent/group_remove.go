@@ -5,28 +5,30 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/tensorpipe-go/tensorpipe/agent/internal/ctxerr"
 )
 
-// Remove removes a worker that has died from the list of a dynamic group. Until then the worker
-// is a member, and collective operations of the whole group fail with its name, unless it is
-// restarted with Config.Replace.
+// Remove takes a dead worker off the member list of a dynamic group. Until then the worker is a
+// member, and collective operations of the whole group fail with its name, unless it is restarted
+// with Config.Replace.
 //
-// Remove returns when the worker is off the list. It blocks while there is a pipe to the worker
-// or one can be opened: a worker that answers is not removed, nor is one that has restarted
-// since. Use a ctx with a deadline: a worker that hangs may keep its pipe as long as its process
-// lives.
+// Remove returns when the worker is off the list. It blocks while there is a pipe to the worker or
+// one can be opened: a worker that answers is not removed, nor is one that has restarted since. Use
+// a ctx with a deadline: a worker that hangs may keep its pipe as long as its process lives.
 //
-// The other workers learn of the removal from the store, as when a worker leaves: they end their
-// pipes to it, pending calls to it and pending rounds with it fail with ErrUnreachable, later
-// ones with ErrNoWorker, and its name and rank are free. If the removed worker is alive, and only
-// this worker could not reach it, its own pending calls fail with ErrUnreachable, later calls,
-// Workers and collective operations with ErrRemoved. It may join again, as another incarnation.
+// The other workers learn of the removal from the store, as when a worker leaves. They end their
+// pipes to the removed worker. Pending calls to it and pending rounds with it fail with
+// ErrUnreachable, later ones with ErrNoWorker, and its name and rank are free. If the removed
+// worker is alive, and only this worker could not reach it, then at the removed worker pending
+// calls fail with ErrUnreachable, and later calls, Workers and collective operations with
+// ErrRemoved. It may join again, as another incarnation.
 //
 // The error is an *Error. It matches ErrStatic for a static group, whose members are fixed;
-// ErrNoWorker if there is no such worker, as after another Remove; ErrConfig for this worker
-// itself, which leaves by Shutdown or Close; ErrUnreachable for a worker that answers but rejects
-// the pipe; ErrRemoved if this worker is no member itself; ErrClosed if it has shut down; or it
-// is an error of ctx or of package store.
+// ErrNoWorker if there is no such worker, as after another Remove; ErrConfig if worker is this
+// worker itself, which leaves by Shutdown or Close; ErrUnreachable for a worker that answers but
+// rejects the pipe; ErrRemoved if this worker is no member itself; ErrClosed if this agent is
+// closed; or it is an error of ctx or of package store.
 func (a *Agent) Remove(ctx context.Context, worker To) error {
 	if err := a.remove(ctx, worker); err != nil {
 		return &Error{Op: "remove", Worker: a.nameOf(worker), Err: err}
@@ -35,7 +37,7 @@ func (a *Agent) Remove(ctx context.Context, worker To) error {
 }
 
 func (a *Agent) remove(ctx context.Context, worker To) error {
-	if a.isStatic() {
+	if a.IsStatic() {
 		return ErrStatic
 	}
 	p, err := a.peer(ctx, worker)
@@ -52,16 +54,17 @@ func (a *Agent) remove(ctx context.Context, worker To) error {
 			return err
 		}
 		if err := await(ctx, alive.down); err != nil {
-			return fmt.Errorf("%s has not died: %w", p.info.Name, err)
+			return fmt.Errorf("the worker has not died: %w", err)
 		}
 	}
 }
 
-// removeIfDead removes a worker from the list if no pipe to it can be opened, and returns nil,
-// nil. If there is a pipe, or one can be opened, it returns that pipe and does not remove the
-// worker. The error is that of a worker that answered and rejected the pipe, ErrClosed, or that of
-// ctx, of refresh or of the roster. After an error of ctx, refresh or the roster the worker may
-// have been removed.
+// removeIfDead removes the worker of p from the member list if no pipe to the worker can be opened,
+// and returns nil and nil. If there is a pipe, or one can be opened, it returns that pipe and nil,
+// and does not remove the worker. If the worker answered and rejected the pipe, it returns the
+// error of the rejection and does not remove the worker. Other errors are ErrClosed, or those of
+// ctx, of refresh or of the roster; after an error of refresh or of the roster the worker may have
+// been removed.
 func (a *Agent) removeIfDead(ctx context.Context, p *peer) (alive *conn, err error) {
 	c, err := p.connect(ctx)
 	for errors.Is(err, errSimultaneousOpen) && ctx.Err() == nil {
@@ -71,11 +74,11 @@ func (a *Agent) removeIfDead(ctx context.Context, p *peer) (alive *conn, err err
 	case err == nil:
 		return c, nil
 	case ctx.Err() != nil:
-		return nil, context.Cause(ctx)
+		return nil, ctxerr.Cause(ctx)
 	case a.isClosed():
 		return nil, ErrClosed
-	case errors.Is(err, ErrRefused) && !errors.Is(err, ErrRestarted) && !errors.Is(err, ErrClosed):
-		return nil, err // of the worker itself, not of another process at its address, and it goes on
+	case isRejection(err):
+		return nil, err
 	}
 	if err := a.refresh(ctx); err != nil { // a removed worker must not remove others
 		return nil, err

@@ -16,8 +16,8 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/transport/mem"
 )
 
-// A killed worker fails the barriers of the whole group until another worker removes it. Remove
-// may be called before the death has been noticed.
+// Remove takes a killed worker off the list, even if it is called before the death has been
+// noticed. After that the barriers of the whole group succeed.
 func TestRemoveKilledMember(t *testing.T) {
 	group := procgroup.Start(t, 3, func(m *procgroup.Member) error {
 		a, err := joinMember(m, func(c *agent.Config) { c.WorldSize = 0; serveStuck(m)(c) })
@@ -55,7 +55,9 @@ func waitForLines(group *procgroup.Group, n int, word string) {
 	}
 }
 
-// removeKilled removes worker2, which dies during a call.
+// removeKilled removes worker2, which the test kills during a call of a. It returns nil if that
+// call fails because of the death, a second Remove fails with ErrNoWorker, two workers remain, and
+// their barrier succeeds.
 func removeKilled(m *procgroup.Member, a *agent.Agent) error {
 	f := stuck.Go(m.Context(), a, "worker2", "worker0", agent.WithTimeout(0))
 	m.Send("waiting")
@@ -72,7 +74,8 @@ func removeKilled(m *procgroup.Member, a *agent.Agent) error {
 	return errors.Join(wantDeath(callErr, "call", "worker2"), err, want(2, len(infos)), a.Barrier(m.Context()))
 }
 
-// A living worker is not removed.
+// Remove of a living worker blocks until its context ends, and the worker stays in the group.
+// Remove fails for the worker itself, for an unknown worker and in a static group.
 func TestRemoveLivingWorker(t *testing.T) {
 	dynamic := func(_ int, c *agent.Config) { c.WorldSize = 0 }
 	simulate(t, 2, dynamic, func(t *testing.T, group []*agent.Agent) {
@@ -80,7 +83,7 @@ func TestRemoveLivingWorker(t *testing.T) {
 		defer cancel()
 		err := group[0].Remove(ctx, "worker1")
 		require.ErrorIs(t, err, context.DeadlineExceeded)
-		require.EqualError(t, err, "agent: remove on worker1: worker1 has not died: context deadline exceeded")
+		require.EqualError(t, err, "agent: remove worker1: the worker has not died: context deadline exceeded")
 		infos, err := group[1].Workers(t.Context())
 		require.NoError(t, err)
 		require.Len(t, infos, 2)
@@ -93,8 +96,8 @@ func TestRemoveLivingWorker(t *testing.T) {
 	})
 }
 
-// A worker that is alive but could not be reached gets ErrRemoved; the others do not call it any
-// more.
+// If a living worker is removed because another worker could not reach it, all its later operations
+// fail with ErrRemoved, and the others do not list it any more.
 func TestRemovedWorkerGetsError(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		here, elsewhere := mem.NewNetwork(), mem.NewNetwork()
@@ -125,7 +128,8 @@ func TestRemovedWorkerGetsError(t *testing.T) {
 	})
 }
 
-// A worker that was replaced cannot remove others, though they reject its pipes.
+// Remove fails with ErrRemoved at a worker that was replaced, and removes no worker, although the
+// others reject the pipes of that worker.
 func TestReplacedWorkerCannotRemove(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		network := mem.NewNetwork()

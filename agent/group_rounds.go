@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/tensorpipe-go/tensorpipe/agent/internal/ctxerr"
 	"github.com/tensorpipe-go/tensorpipe/agent/internal/wire"
 	"github.com/tensorpipe-go/tensorpipe/internal/fifo"
 )
@@ -67,8 +68,9 @@ func (s *rounds) number(key roundKey) uint64 {
 	return n
 }
 
-// missing returns the names of the members that have not contributed to a round which this worker
-// leads, nil if the round is not open.
+// missing returns the names of the members that have not contributed to the round with this key, if
+// this worker leads the round and keeps it: while it is open, and for a time after it has failed.
+// It returns nil if none is missing, or if there is no such round here.
 func (s *rounds) missing(key roundKey) []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -87,7 +89,8 @@ func (rd *round) missingNames() (names []string) {
 	return names
 }
 
-// Open implements Handler.
+// Open implements Handler: it decodes the contribution of a member and returns the task that adds
+// it to its round. The error is that of decoding.
 func (s *rounds) Open(r *Request) (Task, error) {
 	t := &contributionTask{rounds: s}
 	return t, r.Decode(&t.GroupRequest)
@@ -98,9 +101,12 @@ type contributionTask struct {
 	wire.GroupRequest
 }
 
-// Run implements Task. It stores the contribution and returns without waiting for the other
-// members. The last contribution completes the round, and Run sends the replies. Run is short,
-// because all handler slots of this worker may be occupied for long.
+// Run implements Task. It stores the contribution of one member, opens the round if this is the
+// first contribution, and returns without waiting for the other members. The last contribution
+// completes the round: Run then sends the replies to all members. If the round is kept because it
+// has failed, Run replies with the failure. It replies with an error that matches ErrProtocol if
+// the member has contributed to the open or kept round before, or if this worker does not lead the
+// round. Run does not block, because all handler slots of this worker may be occupied for long.
 func (t *contributionTask) Run(ctx context.Context, r *Request) {
 	s := t.rounds
 	i := slices.Index(t.Members, r.conn.owner.identity())
@@ -130,7 +136,7 @@ func (t *contributionTask) Run(ctx context.Context, r *Request) {
 		_ = r.Reply(&answer)
 	default:
 		g.arrived, g.request, g.value = true, r, t.Value
-		g.stop = context.AfterFunc(ctx, func() { s.fail(rd, i, context.Cause(ctx)) })
+		g.stop = context.AfterFunc(ctx, func() { s.fail(rd, i, ctxerr.Cause(ctx)) })
 		rd.missing--
 		last := rd.missing == 0
 		if last {
@@ -147,9 +153,10 @@ func (t *contributionTask) Run(ctx context.Context, r *Request) {
 	}
 }
 
-// fail ends a round with a failure caused by one member, given by its index, and replies with it
-// to all members that have contributed. Members that contribute later get the same failure. It
-// does nothing if the round has ended. The caller must not hold mu.
+// fail ends the round rd with cause, an error of the member with the index member, and sends the
+// failure to all members that have contributed. Other members that contribute while the failed
+// round is kept get the same failure. fail does nothing if the round has ended. The caller must not
+// hold s.mu.
 func (s *rounds) fail(rd *round, member int, cause error) {
 	s.mu.Lock()
 	if s.open[rd.key] != rd || rd.failure != nil {
@@ -158,7 +165,8 @@ func (s *rounds) fail(rd *round, member int, cause error) {
 	}
 	rd.failure = groupFailure(rd.members[member].Name, cause)
 	if names := rd.missingNames(); rd.failure.Code == wire.GroupTimeout && len(names) > 0 {
-		rd.failure.Worker, rd.failure.Text = names[0], fmt.Sprintf("followers %v did not contribute: %v", names, cause)
+		missing := MissingError{Workers: names, Err: cause}
+		rd.failure.Worker, rd.failure.Text = names[0], missing.Error()
 	}
 	rd.states[member].notified = true
 	for i := range rd.states {
@@ -174,8 +182,8 @@ func (s *rounds) fail(rd *round, member int, cause error) {
 	rd.reply(contributions, &wire.GroupReply{Failure: rd.failure})
 }
 
-// removeIfNotified removes a failed round once all members have been sent the failure. The caller
-// holds mu.
+// removeIfNotified removes the failed round rd from the open rounds if all its members are marked
+// as notified of the failure; otherwise it does nothing. The caller holds s.mu.
 func (s *rounds) removeIfNotified(rd *round) {
 	for i := range rd.states {
 		if !rd.states[i].notified {
@@ -185,9 +193,10 @@ func (s *rounds) removeIfNotified(rd *round) {
 	delete(s.open, rd.key)
 }
 
-// takeContributions removes and returns the contributions, so that a failed round, which may be
-// kept for long, does not keep their memory. The caller holds mu, or has removed the round from
-// open.
+// takeContributions clears the contributions in the round and returns them, by the index of the
+// member; a member that has not contributed has a zero one. So a failed round, which may be kept
+// for long, does not keep their memory. The caller holds the mutex of rounds, or has removed the
+// round from the open ones.
 func (rd *round) takeContributions() []contribution {
 	contributions := make([]contribution, len(rd.states))
 	for i := range rd.states {
@@ -196,8 +205,8 @@ func (rd *round) takeContributions() []contribution {
 	return contributions
 }
 
-// reply sends the answer to the members whose contributions these are, and ends the timer and the
-// liveness monitors of the round. It is called once, without mu held.
+// reply sends answer to each member with a request in contributions, to this worker last, and ends
+// the timer and the liveness monitors of the round. It is called once, without the mutex of rounds.
 func (rd *round) reply(contributions []contribution, answer *wire.GroupReply) {
 	rd.timer.Stop()
 	rd.cancel()
@@ -214,8 +223,9 @@ func (rd *round) reply(contributions []contribution, answer *wire.GroupReply) {
 // over by then.
 const monitorDelay = 100 * time.Millisecond
 
-// monitorMissing starts a liveness monitor for each member, other than this worker, that has not
-// contributed. A monitor that finds its member dead fails the round.
+// monitorMissing starts a goroutine for each member, other than this worker, that has not
+// contributed to the round rd. The goroutine monitors that the member is alive, and fails the round
+// if the member is dead. It ends when the round ends. monitorMissing takes s.mu.
 func (s *rounds) monitorMissing(rd *round) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -231,9 +241,9 @@ func (s *rounds) monitorMissing(rd *round) {
 	}
 }
 
-// monitorPeer keeps a pipe to a worker open. It returns nil when ctx ends, and an error when no
-// pipe can be opened because the worker has died or left. A worker that does not answer, for
-// example because it is stopped, counts as alive.
+// monitorPeer keeps a pipe open to the worker with this identity. It returns nil when ctx ends, and
+// an error when the worker cannot be found or no pipe to it can be opened, as after it has died or
+// left. A worker that does not answer, for example because it is stopped, counts as alive.
 func (a *Agent) monitorPeer(ctx context.Context, id wire.Identity) error {
 	for ctx.Err() == nil {
 		p, err := a.peerByIdentity(ctx, id)

@@ -12,7 +12,8 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/internal/testutil/testwait"
 )
 
-// Of a failed round only the failure is kept, until all members have been sent it.
+// The leader keeps only the failure of a failed round, and not the contributions. It forgets the
+// round once it has sent the failure to all members.
 func TestFailedRoundReleasesContributions(t *testing.T) {
 	here := make(chan struct{}, 8)
 	group := joinInternal(t, 3, func(_ int, c *Config) {
@@ -49,7 +50,8 @@ func TestFailedRoundReleasesContributions(t *testing.T) {
 	require.Empty(t, keptRounds(group[0]))
 }
 
-// keptRounds returns the rounds at their leader a that have not been removed.
+// keptRounds returns copies of the rounds that a leads and has not removed, with copies of their
+// states.
 func keptRounds(a *Agent) (all []round) {
 	a.rounds.mu.Lock()
 	defer a.rounds.mu.Unlock()

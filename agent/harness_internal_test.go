@@ -13,8 +13,9 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/agent/store"
 )
 
-// joinInternal joins n workers of one process, worker0 to worker<n-1>, for tests of internals.
-// edit may change their Configs.
+// joinInternal joins n workers of one process, worker0 to worker<n-1>, on a new store, and returns
+// them by rank. It is for tests in package agent. edit may change the Config of each; nil changes
+// nothing. Workers and store are closed at the end of the test.
 func joinInternal(t *testing.T, n int, edit func(rank int, c *Config)) []*Agent {
 	t.Helper()
 	s := store.NewMemory(store.Limits{})

@@ -19,8 +19,9 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/transport/mem"
 )
 
-// startGroup joins n workers of one process, worker0 to worker<n-1>, on a new store. configure
-// may change their Configs.
+// startGroup joins n workers of one process, worker0 to worker<n-1>, on a new store in memory, and
+// returns them by rank. configure may change the Config of each; nil changes nothing. Workers and
+// store are closed at the end of the test.
 func startGroup(t testing.TB, n int, configure func(rank int, c *agent.Config)) []*agent.Agent {
 	t.Helper()
 	s := store.NewMemory(store.Limits{})
@@ -51,7 +52,8 @@ func startGroup(t testing.TB, n int, configure func(rank int, c *agent.Config)) 
 	return agents
 }
 
-// simulate runs f with n workers in a bubble of testing/synctest, over a network in memory.
+// simulate runs f in a bubble of testing/synctest with n workers that startGroup joins with
+// configure, over a network in memory.
 func simulate(t *testing.T, n int, configure func(rank int, c *agent.Config), f func(t *testing.T, group []*agent.Agent)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -65,7 +67,7 @@ func simulate(t *testing.T, n int, configure func(rank int, c *agent.Config), f 
 	})
 }
 
-// inMemory makes a worker use a network in memory.
+// inMemory makes the worker of c listen and connect only through network, a network in memory.
 func inMemory(c *agent.Config, network *mem.Network) {
 	c.Listen = []string{"mem://"}
 	c.NewContext = func(o pipe.Options) (*pipe.Context, error) {
@@ -75,12 +77,14 @@ func inMemory(c *agent.Config, network *mem.Network) {
 	}
 }
 
-// configOf returns the Config of a worker in its own process.
+// configOf returns the Config with which the process of m joins the static group of the test: with
+// its name and rank, through the store of the test and without logs.
 func configOf(m *procgroup.Member) agent.Config {
 	return agent.Config{Name: m.Name(), Rank: m.Rank, WorldSize: m.World, Rendezvous: m.Store, Logger: slog.New(slog.DiscardHandler)}
 }
 
-// joinMember joins with configOf(m), which edit may change.
+// joinMember joins the worker of the process m, with configOf(m) as its Config, which edit may
+// change; edit may be nil. The caller closes the agent.
 func joinMember(m *procgroup.Member, edit func(c *agent.Config)) (*agent.Agent, error) {
 	c := configOf(m)
 	if edit != nil {
@@ -89,7 +93,7 @@ func joinMember(m *procgroup.Member, edit func(c *agent.Config)) (*agent.Agent, 
 	return agent.Join(m.Context(), c)
 }
 
-// want returns nil if got is what is wanted.
+// want returns nil if got and wanted print the same with fmt, and an error with both otherwise.
 func want(wanted, got any) error {
 	if fmt.Sprint(wanted) != fmt.Sprint(got) {
 		return fmt.Errorf("want %v, got %v", wanted, got)

@@ -11,7 +11,8 @@ import (
 // Kind is the kind of a message of a call.
 type Kind = wire.Kind
 
-// The kinds of messages. Interceptors see all but KindCancel, Config.FaultHook sees all.
+// The kinds of messages. Interceptors see all but KindCancel, Config.FaultHook sees all. Neither
+// sees the values of a stream: only its request and the reply or failure that ends it.
 const (
 	KindRequest = wire.KindRequest // from the caller
 	KindReply   = wire.KindReply   // to the caller: the result
@@ -27,13 +28,16 @@ type Message struct {
 	Name string     // of the function
 	Peer WorkerInfo // the other end
 
+	key     CallKey
+	ends    *messageEnds   // nil if no function can be added any more
 	encoder *codec.Encoder // of a message that is sent
 	decoder *codec.Decoder // of a message that was received
 	hold    func(context.Context) error
 }
 
-// State returns the value that SetState has set for key while this message was encoded or decoded,
-// or nil. Interceptors and the encodings of values share these values.
+// State returns the value that SetState has stored under key in this message, or nil if there is
+// none. Interceptors and the encodings of values share these values while the message is encoded or
+// decoded.
 func (m *Message) State(key any) any {
 	switch {
 	case m.encoder != nil:
@@ -44,7 +48,9 @@ func (m *Message) State(key any) any {
 	return nil
 }
 
-// SetState keeps a value for key until the message is encoded or decoded.
+// SetState stores value under key in this message, in place of an earlier value, for State. The
+// message keeps value until it has been sent, or decoded and its interceptors have returned; value
+// itself is not sent. key must be comparable, and should have a type that its package defines.
 func (m *Message) SetState(key, value any) {
 	switch {
 	case m.encoder != nil:
@@ -54,9 +60,9 @@ func (m *Message) SetState(key, value any) {
 	}
 }
 
-// SetHeader adds a header to a message that is sent; it does nothing for one that was received.
-// The other end can read the header before it decodes a value. data must not change until the
-// message was sent.
+// SetHeader sets the header with this name, in place of an earlier one, in a message that is sent;
+// it does nothing for a message that was received. The other end can read the header before it
+// decodes a value. data is not copied, and must not change until the message was sent.
 func (m *Message) SetHeader(name string, data []byte) {
 	if m.encoder != nil {
 		m.encoder.SetHeader(name, data)
@@ -73,9 +79,11 @@ func (m *Message) Header(name string) (data []byte, ok bool) {
 	return m.decoder.Header(name)
 }
 
-// Hold delays the handler of a request until wait has returned. A request that is held needs no
-// slot of Config.MaxHandlers. If wait returns an error, that is the reply. Only
-// Interceptor.Decoded may call Hold. Several waits run one after the other.
+// Hold delays the handler of a request until wait has returned nil. If wait returns an error, the
+// handler does not run, and the error is the reply. wait runs on a goroutine of its own with the
+// context of the handler, and needs no slot of Config.MaxHandlers. Hold itself returns at once. If
+// it is called several times, the waits run one after the other until one fails. Only
+// Interceptor.Decoded may call Hold.
 func (m *Message) Hold(wait func(context.Context) error) {
 	first := m.hold
 	if first == nil {
@@ -95,6 +103,9 @@ func (m *Message) Hold(wait func(context.Context) error) {
 // call. For messages that are sent the functions run in the order of Config.Interceptors, for
 // messages that were received in the opposite order. A reply that is sent again, see WithOnce, is
 // not passed to interceptors again.
+//
+// A function that keeps something for a message, or encodes something that the other end is to
+// keep, learns what has become of the message by Message.OnEnd.
 //
 // The functions must not block. For messages that were received, and for replies, they may run on
 // the goroutine that reads the messages of the peer, which can be that of a caller: the
@@ -191,8 +202,8 @@ func (a *Agent) runDecoded(ctx context.Context, m *Message) error {
 // errors and the structure of messages. All workers of a group must use the same one. Its methods
 // must be safe for concurrent use.
 type Codec interface {
-	// Encode encodes the value to which ptr points with the methods of e, such as Tensor and
-	// Encode.
+	// Encode encodes the value to which ptr points with the methods of e, such as WriteTensor
+	// and Encode.
 	Encode(e *codec.Encoder, ptr any) error
 
 	// Decode decodes the same values in the same order to the value to which ptr points. The

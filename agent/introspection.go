@@ -45,7 +45,7 @@ func (s CallState) String() string {
 type CallInfo struct {
 	To         To
 	Type, Name string
-	ID         uint64        // among the calls to this worker; 0 before the request is encoded
+	ID         uint64        // among the calls on one pipe; 0 before the request is encoded
 	Begun      time.Time     // of the latest attempt, see WithRetry
 	Limit      time.Duration // of that attempt, 0 for none
 	State      CallState
@@ -79,7 +79,7 @@ func (s ServedState) String() string {
 type ServedInfo struct {
 	From       WorkerInfo
 	Type, Name string
-	ID         uint64 // among the requests of this caller
+	ID         uint64 // among the requests on one pipe
 	Begun      time.Time
 	Limit      time.Duration // time that was left when it arrived, 0 for no limit
 	State      ServedState
@@ -108,8 +108,9 @@ type Snapshot struct {
 	Served  []ServedInfo // the requests that this worker serves, the oldest first
 }
 
-// Snapshot returns the calls of this worker that have not ended and the requests that it serves.
-// The slices belong to the caller.
+// Snapshot returns the calls of this worker that have not ended and the requests that it serves,
+// the oldest first. The slices belong to the caller. The connections are read one after the other,
+// so the lists need not be of exactly one moment.
 func (a *Agent) Snapshot() Snapshot {
 	var s Snapshot
 	a.outsideCalls.mu.Lock()
@@ -150,7 +151,8 @@ type outsideCalls struct {
 	all map[*CallInfo]struct{}
 }
 
-// add lists the call c in the given state until remove is called. The caller must call remove.
+// add lists a copy of the call c, in the given state, until the returned function remove is called.
+// The caller must call remove once.
 func (s *outsideCalls) add(c *call, state CallState) (remove func()) {
 	info := c.info(state)
 	s.mu.Lock()
@@ -183,7 +185,8 @@ type Metrics struct {
 	RejectedPipes     uint64 // pipes of other processes that were rejected
 }
 
-// Metrics returns the current counters of the agent. It allocates nothing.
+// Metrics returns the current counters of the agent. It allocates nothing. The counters are read
+// one after the other, so they may be of slightly different moments.
 func (a *Agent) Metrics() Metrics {
 	m := Metrics{
 		MaxHandlers:       a.slots.max,
@@ -222,7 +225,8 @@ func (a *Agent) Metrics() Metrics {
 }
 
 // Dump writes the state of the agent to w as text: each call that has not ended, with its worker,
-// age and state, and each request that is served here. The error is that of w.
+// age and state, each request that is served here, and what the extensions write. The error is that
+// of w.
 func (a *Agent) Dump(w io.Writer) error {
 	var b bytes.Buffer
 	now, m, s := time.Now(), a.Metrics(), a.Snapshot()
@@ -235,6 +239,11 @@ func (a *Agent) Dump(w io.Writer) error {
 	fmt.Fprintf(&b, "serving: %d\n", len(s.Served))
 	for _, r := range s.Served {
 		fmt.Fprintf(&b, "  #%d %s from %s: %v, %s\n", r.ID, displayName(r.Type, r.Name), r.From.Name, now.Sub(r.Begun), r.State)
+	}
+	for _, e := range a.extensions {
+		if err := e.Dump(&b); err != nil {
+			fmt.Fprintf(&b, "%T: %v\n", e, err)
+		}
 	}
 	_, err := b.WriteTo(w)
 	return err

@@ -28,14 +28,15 @@ var (
 	later = agent.NewFunc[agent.None, agent.None]("test.later")
 )
 
-// relayed calls hang on worker0.
+// relayed is a handler that calls the function hang at worker0 and returns the result of that call.
 func relayed(ctx context.Context, _ agent.None) (agent.None, error) {
 	return hang.Call(ctx, agent.FromContext(ctx), "worker0", agent.None{})
 }
 
 func sleep(d time.Duration) { <-time.NewTimer(d).C }
 
-// states returns the states of the calls that a makes and of the requests that it serves.
+// states returns the names and states of the calls that a makes and of the requests that it serves,
+// the oldest first, each as "name: state".
 func states(a *agent.Agent) (calls, served []string) {
 	for _, c := range a.Snapshot().Pending {
 		calls = append(calls, c.Name+": "+c.State.String())
@@ -46,7 +47,7 @@ func states(a *agent.Agent) (calls, served []string) {
 	return calls, served
 }
 
-// TestStates covers every state in which calls and requests can be for long.
+// Snapshot, Metrics and Dump show every state in which calls and requests can remain for long.
 func TestStates(t *testing.T) {
 	h := &hanging{}
 	var held chan struct{}
@@ -141,7 +142,7 @@ serving: 1
 	})
 }
 
-// Requests beyond the number of handlers are queued, and listed as such.
+// Requests beyond Config.MaxHandlers are queued, and Metrics and Snapshot show them as queued.
 func TestQueued(t *testing.T) {
 	h := &hanging{}
 	configure := func(rank int, c *agent.Config) { h.serve(rank, c); c.MaxHandlers = 2 }
@@ -162,7 +163,8 @@ func TestQueued(t *testing.T) {
 	})
 }
 
-// The limit of a call includes the time in which its pipe is opened.
+// The limit of a call includes the time in which its pipe is opened. Until then Snapshot shows the
+// call as waiting for a pipe.
 func TestConnecting(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		network := simnet.New(mem.New(mem.NewNetwork()), simnet.Delay(4*time.Second))
@@ -188,7 +190,8 @@ func TestConnecting(t *testing.T) {
 	})
 }
 
-// Replies to calls that have ended are discarded, and counted.
+// Replies to calls that have ended, and duplicate replies, are discarded and counted in
+// Metrics.LateReplies.
 func TestLateReplies(t *testing.T) {
 	faults, err := faulty.New(faulty.Options{Rules: []faulty.Rule{
 		{Kinds: []agent.Kind{agent.KindReply}, First: 3, Do: faulty.Delay(5 * time.Second)},
@@ -213,7 +216,8 @@ func TestLateReplies(t *testing.T) {
 	})
 }
 
-// A request that arrives again while it is served is counted.
+// A request that arrives again while it is served is counted in Metrics.DuplicateRequests and not
+// served twice.
 func TestDuplicateRequests(t *testing.T) {
 	faults, err := faulty.New(faulty.Options{Rules: []faulty.Rule{{Do: faulty.Duplicate()}}})
 	require.NoError(t, err)
@@ -232,7 +236,9 @@ func TestDuplicateRequests(t *testing.T) {
 	})
 }
 
-// ownLabels returns the profile labels of the goroutine that calls it.
+// ownLabels returns the profile labels of the calling goroutine, which it finds in the goroutine
+// profile. The map is empty if there are none. The error is not nil if the goroutine is in no
+// profile.
 func ownLabels() (map[string]string, error) {
 	var profile strings.Builder
 	if err := pprof.Lookup("goroutine").WriteTo(&profile, 1); err != nil {
@@ -283,7 +289,7 @@ func TestDumpToBrokenWriter(t *testing.T) {
 	require.ErrorIs(t, startGroup(t, 1, nil)[0].Dump(brokenWriter{}), io.ErrClosedPipe)
 }
 
-// A call that waits for its next attempt is listed.
+// A call that waits for its next attempt is in Snapshot, Metrics and Dump, until its context ends.
 func TestCallsBetweenAttempts(t *testing.T) {
 	for _, async := range []bool{false, true} {
 		faults, err := faulty.New(faulty.Options{Rules: []faulty.Rule{{First: 1, Do: faulty.Fail(nil)}}})

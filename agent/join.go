@@ -6,10 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"net"
-	"net/url"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/tensorpipe-go/tensorpipe"
@@ -20,11 +19,16 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
 
-// join opens the store, listens, joins the group, and lets other workers in. After an error the
-// caller must close the agent, which may hold what was opened.
+// join opens the store, listens, joins the group that c describes, learns its members, and starts
+// the extensions; from then on other workers can open pipes to this one. After an error the caller
+// must close the agent, which may hold an open store, pipe context or listener, or extensions.
 func (a *Agent) join(ctx context.Context, c *Config) error {
-	if err := a.openStore(ctx, c); err != nil {
+	addr, err := a.openStore(ctx, c)
+	if err != nil {
 		return err
+	}
+	if a.route == "" && addr != "" && len(c.Listen) == 0 {
+		return fmt.Errorf("%w: set Listen to an address of this machine that the other workers reach: the store at tcp://%s has a wildcard as its host, or no route leads to it", ErrConfig, addr)
 	}
 	if c.Client && c.WorldSize > 0 { // WorldSize may come from the environment
 		return fmt.Errorf("%w: a static group of %d has no clients", ErrConfig, c.WorldSize)
@@ -32,19 +36,26 @@ func (a *Agent) join(ctx context.Context, c *Config) error {
 	if err := a.listen(ctx, c); err != nil {
 		return err
 	}
+	urls, err := a.publishedURLs()
+	if err != nil {
+		return err
+	}
 	self := roster.Member{
 		Name: c.Name, Rank: c.Rank, Incarnation: a.incarnation,
-		URLs: a.listener.URLs(), MinVersion: wire.Version, MaxVersion: wire.Version,
+		URLs: urls, MinVersion: wire.Version, MaxVersion: wire.Version,
 		Replace: c.Replace,
+		Waiting: func(missing string) { a.log.Info("waiting for other workers", "group", c.Group, "missing", missing) },
 	}
 	if c.Client {
 		self.Extra = []byte(clientExtra)
 	}
-	var err error
 	if c.WorldSize > 0 {
 		a.roster, err = roster.JoinStatic(ctx, a.store, c.Group, self, c.WorldSize)
 	} else {
 		a.roster, err = roster.JoinDynamic(ctx, a.store, c.Group, self)
+	}
+	if errors.Is(err, roster.ErrMember) { // an invalid Rank, for example
+		err = withKind(ErrConfig, err)
 	}
 	if err != nil {
 		return err
@@ -52,7 +63,11 @@ func (a *Agent) join(ctx context.Context, c *Config) error {
 	self = a.roster.Self()
 	a.self = WorkerInfo{Name: self.Name, Rank: self.Rank}
 	a.selfPeer = a.newPeer(self)
+	a.selfPeer.listed, a.selfPeer.state = true, peerPresent
 	a.update()
+	if err := a.startExtensions(c.Extensions); err != nil {
+		return err
+	}
 	close(a.joined)
 	if c.WorldSize == 0 {
 		a.spawn(a.watchGroup)
@@ -60,56 +75,70 @@ func (a *Agent) join(ctx context.Context, c *Config) error {
 	return nil
 }
 
-// openStore sets the store of the agent: Config.Store, which remains the caller's, or the one
-// that Config.Rendezvous names, which Close closes. For env:// it also sets rank and world size
-// of c. The error matches ErrConfig if this worker would serve the store without protection, or
-// is that of package store.
-func (a *Agent) openStore(ctx context.Context, c *Config) error {
+// openStore sets the store of the agent: Config.Store, which remains the caller's, or the store
+// that Config.Rendezvous names, which Close closes. For a store over TCP it also sets a.route, the
+// address from which this machine reaches the store, or "" if that is unknown, and returns the host
+// and port of the store; for other stores it returns "". For env:// it sets Rank and WorldSize of c
+// from the environment. The error is that of package store, or matches ErrConfig if this worker
+// would serve the store to other machines without a token, TLS or Insecure.
+func (a *Agent) openStore(ctx context.Context, c *Config) (addr string, err error) {
 	if c.Store != nil {
 		a.store = c.Store
-		return nil
+		return "", nil
 	}
 	o := c.StoreOptions
 	addr, found := strings.CutPrefix(c.Rendezvous, "tcp://")
 	if !found {
 		addr = ""
 	}
+	o.Join = o.Join || c.Rank < 0 // only rank 0 serves it
 	if strings.HasPrefix(c.Rendezvous, "env://") {
 		env, err := store.FromEnviron()
 		if err != nil {
-			return err
+			return "", err
 		}
 		c.Rank, c.WorldSize = env.Rank, env.WorldSize
 		addr, o.Join = env.Addr, o.Join || env.Served
 	}
 	o.Rank, o.WorldSize = max(c.Rank, 0), c.WorldSize
-	if addr != "" && o.Rank <= 0 && !o.Join { // this worker serves the store
+	serves := addr != "" && o.Rank == 0 && !o.Join
+	if serves {
 		e := exposure{
 			"serving the store", "any process that reaches the store at this address can become a member of the group",
 			"tcp://" + cmp.Or(o.Listen, addr), isLoopback(cmp.Or(o.Listen, addr)),
 		}
 		if err := a.checkAccess(c, e); err != nil {
-			return err
+			return "", err
 		}
 	}
+	waiting := time.AfterFunc(time.Second, func() { a.log.Info("waiting for the store", "rendezvous", c.Rendezvous) })
 	s, err := store.Open(ctx, c.Rendezvous, o)
-	a.store, a.ownStore = s, err == nil
-	return err
+	waiting.Stop()
+	switch {
+	case errors.Is(err, syscall.EADDRINUSE):
+		return "", fmt.Errorf("%w (if another process serves the store, set StoreOptions.Join, or a Rank of -1 in a dynamic group)", err)
+	case err != nil:
+		return "", err
+	}
+	a.store, a.ownStore = s, true
+	a.route = routeTo(ctx, addr)
+	if serves && a.route == "" {
+		a.route = routeTo(ctx, o.Listen)
+	}
+	return addr, nil
 }
 
-// listen creates the pipe context, listens at the addresses of c and starts to accept pipes. The
-// error matches ErrConfig for an address that needs a token, or is that of package pipe. Close
-// closes the pipe context.
-func (a *Agent) listen(ctx context.Context, c *Config) error {
-	urls := c.Listen
-	if len(urls) == 0 {
-		urls = []string{"uv://127.0.0.1:0", "shm://"}
-	}
-	a.handshakes.max = max(c.Limits.MaxHandshakes, c.WorldSize) // all members may connect at once
+// openContext creates the pipe context of the agent with Config.NewContext, or its default. Close
+// closes it. The error is that of creating it.
+func (a *Agent) openContext(c *Config) error {
 	make := c.NewContext
 	if make == nil {
 		make = func(o pipe.Options) (*pipe.Context, error) {
-			return newContext(tensorpipe.DefaultProfile(), o, ackTimeout)
+			profile := tensorpipe.DefaultProfile()
+			if c.TLS != nil {
+				profile = profile.WithTLS(c.TLS)
+			}
+			return newContext(profile, o, ackTimeout)
 		}
 	}
 	var err error
@@ -119,14 +148,30 @@ func (a *Agent) listen(ctx context.Context, c *Config) error {
 		Limits: pipe.Limits{
 			MessageBytes: c.Limits.MessageBytes, TensorBytes: c.Limits.MessageBytes, PayloadBytes: c.Limits.MessageBytes,
 			// Calls that wait for memory at the other end must leave bytes for replies, which free
-			// it.
-			PipeBytesInFlight: max(1<<30, 4*min(c.Limits.CallBytes, math.MaxInt/4)),
+			// it, and so must a value of a stream that the other end does not read.
+			PipeBytesInFlight: addSaturated(max(1<<30, 4*min(c.Limits.CallBytes, math.MaxInt/4)), c.Limits.MessageBytes),
 			UnadmittedBytes:   c.Limits.UnadmittedBytes,
 		},
 		Kinds:  c.Kinds,
 		Logger: c.Logger,
 	})
-	if err != nil {
+	return err
+}
+
+// addSaturated returns the sum of two sizes, or math.MaxInt if it is larger than that.
+func addSaturated(a, b int) int { return a + min(b, math.MaxInt-a) }
+
+// listen creates the pipe context, listens at the addresses of c and starts to accept pipes on
+// another goroutine. Close closes the pipe context, and with it the listener. The error is that of
+// package pipe, or matches ErrConfig if other machines can reach an address and c has no token, no
+// TLS and no Insecure.
+func (a *Agent) listen(ctx context.Context, c *Config) error {
+	urls := c.Listen
+	if len(urls) == 0 {
+		urls = defaultListen(a.route)
+	}
+	a.handshakes.max = max(c.Limits.MaxHandshakes, c.WorldSize) // all members may connect at once
+	if err := a.openContext(c); err != nil {
 		return err
 	}
 	for _, u := range urls {
@@ -139,6 +184,7 @@ func (a *Agent) listen(ctx context.Context, c *Config) error {
 			return err
 		}
 	}
+	var err error
 	if a.listener, err = a.pipes.Listen(ctx, urls...); err != nil {
 		return err
 	}
@@ -176,8 +222,9 @@ func (a *Agent) leaveGroup() error {
 	return nil
 }
 
-// leaveOnClose is leaveGroup for Close, within closeLeaveTimeout: it logs errors of the store and
-// returns nil.
+// leaveOnClose removes this worker from the group on the store, for Close. It blocks for at most
+// closeLeaveTimeout, and does not wait for an unreachable store to come back. It logs an error of
+// the store and always returns nil. It does nothing if the agent has not joined.
 func (a *Agent) leaveOnClose() error {
 	if a.roster == nil {
 		return nil
@@ -190,43 +237,15 @@ func (a *Agent) leaveOnClose() error {
 	return nil
 }
 
-// exposure is a service of this worker at an address.
-type exposure struct {
-	action  string // what this worker does, for the error
-	warning string // what any process that reaches the address can do
-	address string // URL
-	local   bool   // whether only processes of this machine reach it
-}
-
-// checkAccess returns an error that matches ErrConfig if processes on other machines can reach e
-// without a token or TLS. If Config.Insecure is set it logs a warning instead.
-func (a *Agent) checkAccess(c *Config, e exposure) error {
-	if len(c.Token) > 0 || c.Secure || e.local {
-		return nil
-	}
-	if !c.Insecure {
-		return fmt.Errorf("%w: %s at %s admits any process that reaches it: set Token, use TLS, or set Insecure", ErrConfig, e.action, e.address)
-	}
-	a.log.Warn(e.warning, "address", e.address)
-	return nil
-}
-
-// isLoopback reports whether the host of a TCP address, host:port, is localhost or an address of
-// the loopback interface.
-func isLoopback(address string) bool {
-	u, err := url.Parse("tcp://" + address)
-	return err == nil && (u.Hostname() == "localhost" || net.ParseIP(u.Hostname()).IsLoopback())
-}
-
 // ackTimeout is how long bytes sent to a worker may stay unacknowledged before it counts as dead.
 // It is the time that keepalive takes on an idle pipe; keepalive does not apply while calls are in
 // flight.
 const ackTimeout = 30 * time.Second
 
-// newContext creates a context with the transports and channels of p. Transports whose peers may
-// vanish without notice get ackTimeout, see transport.AckTimeouter: otherwise calls without a
-// timeout would wait until the kernel stops retransmitting, about a quarter of an hour. p is not
-// changed.
+// newContext creates a pipe context with the options o and with the transports and channels of p.
+// Transports whose peers may vanish without notice get ackTimeout, see transport.AckTimeouter:
+// otherwise calls without a timeout would wait until the kernel stops retransmitting, about a
+// quarter of an hour. p is not changed.
 func newContext(p tensorpipe.Profile, o pipe.Options, ackTimeout time.Duration) (*pipe.Context, error) {
 	o.Transports = slices.Clone(p.Transports) // the lanes of channels use them too
 	for i, e := range o.Transports {

@@ -36,8 +36,8 @@ func (a ackBounded) WithAckTimeout(d time.Duration) transport.Transport {
 	return ackBounded{undeclared{mem.New(nil)}, a.limits}
 }
 
-// A worker without a token listens only where its transport declares that the address is local,
-// unless it is told to listen anyway.
+// Without a token or Insecure, Join fails with ErrConfig unless the transport of the address
+// declares that the address is local.
 func TestListenAccessIsDeclaredByTheTransport(t *testing.T) {
 	hidden := func(m transport.Transport) transport.Transport { return undeclared{m} }
 	partly := func(m transport.Transport) transport.Transport { return partlyLocal{m} }
@@ -79,8 +79,8 @@ func TestListenAccessIsDeclaredByTheTransport(t *testing.T) {
 	}
 }
 
-// A transport that can limit how long bytes stay unacknowledged is replaced by one with the agent's
-// limit; others are used as they are.
+// newContext replaces a transport that can limit how long bytes stay unacknowledged by one with the
+// given limit. Other transports, and the profile, stay as they are.
 func TestAckTimeoutIsDeclaredByTheTransport(t *testing.T) {
 	var limits []time.Duration
 	plain, bounded := undeclared{mem.New(nil)}, ackBounded{undeclared{mem.New(nil)}, &limits}

@@ -14,8 +14,8 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/internal/testutil/procgroup"
 )
 
-// Workers join with rank, world size and store from the environment, as set by torchrun. The rank
-// in their Config is ignored.
+// With env:// workers join with the rank, the world size and the store that the environment
+// variables of torchrun name. Rank and WorldSize of their Config are ignored.
 func TestJoinByEnvironment(t *testing.T) {
 	const world = 3
 	addr := freeport.Addr(t) // of the first process

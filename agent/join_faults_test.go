@@ -50,7 +50,10 @@ func (w observedStore) Wait(ctx context.Context, keys ...string) error {
 	return w.Store.Wait(ctx, keys...)
 }
 
-// joinObserved joins with an observedStore.
+// joinObserved joins the worker of the process m through a store that calls reach before each Set,
+// CompareAndSet and Wait, with the name of the operation and a key; an error of reach fails the
+// operation. It returns the agent, a function that closes the store, and the error of Join. The
+// function is nil if the store could not be opened.
 func joinObserved(ctx context.Context, m *procgroup.Member, reach func(ctx context.Context, op, key string) error) (*agent.Agent, func() error, error) {
 	s, err := store.Open(ctx, m.Store, store.Options{})
 	if err != nil {
@@ -63,8 +66,9 @@ func joinObserved(ctx context.Context, m *procgroup.Member, reach func(ctx conte
 	return a, s.Close, err
 }
 
-// A worker is killed while it joins. Either it is missing, and the others learn its rank when
-// they time out; or it was a member already, and they learn that it is dead.
+// If a worker is killed while it joins, at any of several points, the others learn of it. Either
+// the worker was no member yet, and the others time out with an error that names its rank; or it
+// was a member already, and calls to it fail.
 func TestKilledDuringJoin(t *testing.T) {
 	short.Skip(t, "waits for the time limit of Join")
 	for name, end := range map[string]crashPoint{
@@ -111,8 +115,9 @@ func (end crashPoint) kill(t *testing.T) {
 	group.Wait()
 }
 
-// stopThere joins and blocks at the crash point, to be killed there. If the others are waiting
-// they may complete the group before it gets there.
+// stopThere joins and blocks at the crash point end, where the test kills the process. If the
+// others are waiting already, they may complete the group before that operation: stopThere then
+// blocks after it has joined.
 func (end crashPoint) stopThere(m *procgroup.Member) error {
 	if err := m.WaitFor("join"); err != nil {
 		return err
@@ -132,7 +137,9 @@ func (end crashPoint) stopThere(m *procgroup.Member) error {
 	return m.WaitFor("never")
 }
 
-// joinSurvivor joins a group with or without the dead worker.
+// joinSurvivor joins the group of the worker that is killed, and returns nil if the outcome is the
+// expected one for the crash point end: if that worker counts as a member, calls to it and barriers
+// fail and other calls succeed; otherwise the join times out.
 func (end crashPoint) joinSurvivor(m *procgroup.Member) error {
 	ctx, cancel := context.WithTimeout(m.Context(), 20*time.Second)
 	if !end.counts {
@@ -167,7 +174,8 @@ func (end crashPoint) joinSurvivor(m *procgroup.Member) error {
 // The other living worker may have timed out a moment before.
 var rankOneMissing = regexp.MustCompile(`ranks? (0, )?1(, 2)? of 3 ha(s|ve) not joined`)
 
-// missesOne returns nil if err is a join that timed out waiting for rank 1.
+// missesOne returns nil if err is the error of a Join of m that timed out because the worker of
+// rank 1 is missing, and an error that wraps err otherwise.
 func missesOne(m *procgroup.Member, err error) error {
 	var e *agent.Error
 	if !errors.Is(err, context.DeadlineExceeded) || !errors.As(err, &e) || e.Op != "join" || e.Worker != m.Name() || !rankOneMissing.MatchString(err.Error()) {

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"crypto/hmac"
 	"crypto/rand"
@@ -8,6 +9,7 @@ import (
 	"fmt"
 
 	"github.com/tensorpipe-go/tensorpipe/agent/internal/wire"
+	"github.com/tensorpipe-go/tensorpipe/internal/errtext"
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
 
@@ -19,10 +21,11 @@ func (p *peer) identity() wire.Identity {
 	return wire.Identity{Name: p.info.Name, Rank: p.info.Rank, Incarnation: p.member.Incarnation}
 }
 
-// dialHandshake performs the handshake at the end that opened the pipe to p, and returns the terms
-// of the other end. The error matches ErrRefused if either end rejects the other,
-// errSimultaneousOpen, ErrProtocol, or is that of the pipe or ctx. After an error the caller must
-// abort the pipe and call p.releaseDial.
+// dialHandshake performs the handshake on the pipe pp, at the end that opened pp to p. It returns
+// the terms that the other end sent. If the other end rejects the pipe because it is opening one
+// itself, the error is errSimultaneousOpen. If either end rejects the other for another reason, the
+// error matches ErrRefused. Other errors match ErrProtocol, or are those of the pipe or ctx. After
+// an error the caller must abort the pipe and call p.releaseDial.
 func (a *Agent) dialHandshake(ctx context.Context, pp *pipe.Pipe, p *peer) (t peerTerms, err error) {
 	h := wire.Hello{Oldest: wire.Version, Newest: wire.Version, Group: a.group, From: a.identity(), To: p.identity(), CallBytes: a.limits.CallBytes}
 	if _, err := rand.Read(h.Nonce[:]); err != nil {
@@ -42,7 +45,7 @@ func (a *Agent) dialHandshake(ctx context.Context, pp *pipe.Pipe, p *peer) (t pe
 		return t, fmt.Errorf("%w: version %d was never offered", ErrProtocol, w.Version)
 	}
 	if !hmac.Equal(w.Proof, h.Prove(a.token, wire.Listening, w.Nonce)) {
-		return t, fmt.Errorf("%w: %s does not know the token of the group", ErrRefused, p.info.Name)
+		return t, fmt.Errorf("%w: the worker does not know the token of the group", ErrRefused)
 	}
 	proof := wire.Proof{Proof: h.Prove(a.token, wire.Dialing, w.Nonce), Has: p != a.selfPeer && p.claimDial(), Routes: a.devices.routes(p.info.Name)}
 	if err := sendValue(ctx, pp, &proof); err != nil {
@@ -55,10 +58,12 @@ func (a *Agent) dialHandshake(ctx context.Context, pp *pipe.Pipe, p *peer) (t pe
 	return peerTerms{w.CallBytes, d.Routes}, refusalError(d.Refusal)
 }
 
-// acceptHandshake performs the handshake at the listening end. It returns the worker that opened
-// the pipe and its terms. Unless p is this worker, the caller must attach the pipe to p and call
-// p.acceptDone. If this end rejects the other, it sends the reason and returns it as the error.
-// After any error the caller must end the pipe.
+// acceptHandshake waits until this worker has joined its group, and then performs the handshake at
+// the listening end of the pipe pp. It returns the peer that opened the pipe, and the terms that
+// the peer sent. Unless p is this worker, the caller must attach the pipe to p and call
+// p.acceptDone. If this end rejects the other, acceptHandshake sends the reason and returns it as
+// the error. If the other end only asks for the status, acceptHandshake sends that, and the error
+// is errInspected. After any error p is nil and the caller must end the pipe.
 func (a *Agent) acceptHandshake(ctx context.Context, pp *pipe.Pipe) (p *peer, t peerTerms, err error) {
 	// Before that neither the members nor this worker's rank are known.
 	if err := await(ctx, a.joined); err != nil {
@@ -69,7 +74,7 @@ func (a *Agent) acceptHandshake(ctx context.Context, pp *pipe.Pipe) (p *peer, t 
 		return nil, t, err
 	}
 	if reason := a.checkHello(&h); reason != nil {
-		return nil, t, errors.Join(refusalError(reason), sendValue(ctx, pp, &wire.Answer{Refusal: reason}))
+		return nil, t, errtext.Join(refusalError(reason), sendValue(ctx, pp, &wire.Answer{Refusal: reason}))
 	}
 	var before *conn
 	if from := a.peers.find(To(h.From.Name)); from != nil {
@@ -89,7 +94,9 @@ func (a *Agent) acceptHandshake(ctx context.Context, pp *pipe.Pipe) (p *peer, t 
 	}
 	var reason *wire.Refusal
 	if !hmac.Equal(proof.Proof, h.Prove(a.token, wire.Dialing, w.Nonce)) {
-		reason = &wire.Refusal{Code: wire.RejectedToken, Text: fmt.Sprintf("%s does not know the token of the group", h.From.Name)}
+		reason = &wire.Refusal{Code: wire.RejectedToken, Text: fmt.Sprintf("%s does not know the token of the group", cmp.Or(h.From.Name, "the client"))}
+	} else if isInspector(&h) {
+		return nil, t, a.sendStatus(ctx, pp)
 	} else {
 		if !a.handshakes.finish(pp) { // from here on the peer is not evicted
 			return nil, t, errHandshakeEvicted
@@ -98,7 +105,7 @@ func (a *Agent) acceptHandshake(ctx context.Context, pp *pipe.Pipe) (p *peer, t 
 		p, reason = a.admit(ctx, &h, proof, before)
 	}
 	if reason != nil {
-		return nil, t, errors.Join(refusalError(reason), sendValue(ctx, pp, &wire.Done{Refusal: reason}))
+		return nil, t, errtext.Join(refusalError(reason), sendValue(ctx, pp, &wire.Done{Refusal: reason}))
 	}
 	if err := sendValue(ctx, pp, &wire.Done{Routes: a.devices.routes(h.From.Name)}); err != nil {
 		if p != a.selfPeer {
@@ -109,9 +116,10 @@ func (a *Agent) acceptHandshake(ctx context.Context, pp *pipe.Pipe) (p *peer, t 
 	return p, peerTerms{h.CallBytes, proof.Routes}, nil
 }
 
-// checkHello returns nil if the pipe is meant for this worker and both speak the same version,
-// otherwise the reason to reject it. Any process may send a hello, so nothing is read from the
-// store for it.
+// checkHello returns nil if h, the first message of a handshake, is meant for this worker and its
+// group and the sender of h speaks the protocol version of this worker. Otherwise it returns the
+// reason to reject the pipe. It reads nothing from the store, since any process may send such a
+// message.
 func (a *Agent) checkHello(h *wire.Hello) *wire.Refusal {
 	switch {
 	case h.Oldest > wire.Version || h.Newest < wire.Version:
@@ -124,10 +132,11 @@ func (a *Agent) checkHello(h *wire.Hello) *wire.Refusal {
 	return nil
 }
 
-// admit decides about a pipe whose other end knows the token. It returns the peer that opened the
-// pipe and nil, or the reason to reject the pipe: the peer is no member, or another pipe to it is
-// used. If the pipe is admitted, and the peer is not this worker, the caller must call acceptDone
-// of the peer. before is as for tryAccept.
+// admit decides about a pipe whose other end has proved that it knows the token. It returns the
+// peer that opened the pipe and nil if the pipe is accepted. If the peer is no known member, or
+// another pipe to it is used, admit returns the reason to reject the pipe, and the returned peer
+// must not be used. After an accepted pipe of another worker the caller must call acceptDone of the
+// peer. before is the pipe to the peer that was in use when the handshake began, or nil.
 func (a *Agent) admit(ctx context.Context, h *wire.Hello, proof wire.Proof, before *conn) (*peer, *wire.Refusal) {
 	p, err := a.peerByIdentity(ctx, h.From)
 	switch {
@@ -151,11 +160,11 @@ func refusalError(r *wire.Refusal) error {
 	case wire.RejectedSimultaneous:
 		return errSimultaneousOpen
 	case wire.RejectedRestarted:
-		return fmt.Errorf("%w: %w: %s", ErrRefused, ErrRestarted, r.Text)
+		return errtext.New(ErrRefused.Error()+": "+prefixed(ErrRestarted, r.Text), ErrRefused, ErrRestarted)
 	case wire.RejectedClosing:
-		return fmt.Errorf("%w: %w: %s", ErrRefused, ErrClosed, r.Text)
+		return errtext.New(ErrRefused.Error()+": "+prefixed(ErrClosed, r.Text), ErrRefused, ErrClosed)
 	}
-	return fmt.Errorf("%w: %s", ErrRefused, r.Text)
+	return errtext.New(prefixed(ErrRefused, r.Text), ErrRefused)
 }
 
 // sendValue encodes the handshake value v and sends it as the metadata of a message. The error is
@@ -177,7 +186,7 @@ func receiveValue(ctx context.Context, pp *pipe.Pipe, v any) error {
 	}
 	d := in.Descriptor()
 	if len(d.Payloads)+len(d.Tensors) > 0 {
-		return errors.Join(fmt.Errorf("%w: a handshake message with tensors", ErrProtocol), in.Discard(ctx))
+		return errtext.Join(fmt.Errorf("%w: a handshake message with tensors", ErrProtocol), in.Discard(ctx))
 	}
 	if err := in.Read(ctx, pipe.Allocation{}); err != nil {
 		return err

@@ -18,7 +18,8 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
 
-// otherMember is a member of the group that supports one version of the protocol.
+// otherMember returns the roster entry of a member named "fellow" with rank 1 and the given URLs,
+// which supports only this version of the protocol.
 func otherMember(version uint32, urls ...string) roster.Member {
 	return roster.Member{
 		Name: "fellow", Rank: 1, Incarnation: roster.Incarnation{1}, URLs: urls,
@@ -26,7 +27,8 @@ func otherMember(version uint32, urls ...string) roster.Member {
 	}
 }
 
-// Workers without a common version form no group, static or dynamic.
+// Join fails with ErrVersion, in a static and in a dynamic group, if another member supports no
+// version in common.
 func TestJoinWithIncompatibleVersion(t *testing.T) {
 	s := store.NewMemory(store.Limits{})
 	defer s.Close()
@@ -54,8 +56,9 @@ func TestJoinWithIncompatibleVersion(t *testing.T) {
 	}
 }
 
-// answers listens as a member that receives a hello and handles the pipe by treat. It returns the
-// URL.
+// answers listens at a TCP port until the end of the test and returns its URL. For each pipe it
+// receives the hello and then calls treat, which answers in place of a worker. treat may not block
+// longer than its ctx.
 func answers(t *testing.T, treat func(ctx context.Context, pp *pipe.Pipe)) string {
 	t.Helper()
 	pipes, err := tensorpipe.NewContext(pipe.Options{Dialect: pipe.DialectNative})
@@ -83,7 +86,8 @@ func answers(t *testing.T, treat func(ctx context.Context, pp *pipe.Pipe)) strin
 	return l.URLs()[0]
 }
 
-// shouts returns the URL of a server that does not speak the pipe's protocol.
+// shouts returns the URL of a TCP server that answers every connection with an HTTP error, and so
+// does not speak the protocol of a pipe. The server is closed at the end of the test.
 func shouts(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -105,8 +109,8 @@ func shouts(t *testing.T) string {
 	return "uv://" + l.Addr().String()
 }
 
-// A call to a member that does not answer a hello correctly fails with the reason; the caller
-// can still be called.
+// A call to a member that does not answer a hello correctly fails with the reason, as an error that
+// matches ErrUnreachable. The caller can still be called.
 func TestDialInvalidHandshake(t *testing.T) {
 	says := func(m *pipe.Message) func(t *testing.T) string {
 		return func(t *testing.T) string {
@@ -129,7 +133,7 @@ func TestDialInvalidHandshake(t *testing.T) {
 		"payload":       {says(&pipe.Message{Metadata: []byte{1}, Payloads: []pipe.Payload{{Data: []byte("x")}}}), ErrProtocol, "a handshake message with tensors"},
 		"other version": {sendAccept(wire.Answer{Version: wire.Version + 1}), ErrProtocol, "version 2 was never offered"},
 		"refusal":       {sendAccept(wire.Answer{Refusal: &wire.Refusal{Code: wire.RejectedVersion, Text: "fellow speaks version 2"}}), ErrRefused, "fellow speaks version 2"},
-		"no proof":      {sendAccept(wire.Answer{Version: wire.Version}), ErrRefused, "fellow does not know the token"},
+		"no proof":      {sendAccept(wire.Answer{Version: wire.Version}), ErrRefused, "the worker does not know the token"},
 		"silence": {func(t *testing.T) string { return answers(t, func(context.Context, *pipe.Pipe) {}) },
 			context.DeadlineExceeded, ""},
 		"end": {func(t *testing.T) string {

@@ -18,8 +18,9 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
 
-// joinSingle joins a group of one that listens over TCP, and returns its URL. edit may change the
-// Config.
+// joinSingle joins a group of one worker that listens over TCP, and returns the agent and its URL.
+// edit may change the Config and may be nil. At the end of the test joinSingle requires that a call
+// to the worker succeeds, and closes it.
 func joinSingle(t *testing.T, edit func(*Config)) (*Agent, string) {
 	t.Helper()
 	s := store.NewMemory(store.Limits{})
@@ -43,7 +44,9 @@ func joinSingle(t *testing.T, edit func(*Config)) (*Agent, string) {
 	return a, a.listener.URLs()[0]
 }
 
-// handshakeAs performs the handshake with a token, and returns the reason of a rejection.
+// handshakeAs performs the handshake of the end that opened the pipe pp, with the hello h and with
+// token. It returns nil if the agent accepts the pipe, and otherwise the reason of the rejection.
+// It fails the test if a message cannot be sent or received.
 func handshakeAs(ctx context.Context, t *testing.T, pp *pipe.Pipe, h *wire.Hello, token []byte) error {
 	t.Helper()
 	if err := sendProof(ctx, t, pp, h, token); err != nil {
@@ -52,7 +55,9 @@ func handshakeAs(ctx context.Context, t *testing.T, pp *pipe.Pipe, h *wire.Hello
 	return receiveResult(ctx, t, pp)
 }
 
-// sendProof performs the handshake up to the proof.
+// sendProof performs the handshake of the end that opened the pipe pp up to the message that proves
+// that it knows token. It returns nil, or the reason of the rejection if the agent rejects the
+// hello h.
 func sendProof(ctx context.Context, t *testing.T, pp *pipe.Pipe, h *wire.Hello, token []byte) error {
 	t.Helper()
 	require.NoError(t, sendValue(ctx, pp, h))
@@ -65,7 +70,8 @@ func sendProof(ctx context.Context, t *testing.T, pp *pipe.Pipe, h *wire.Hello, 
 	return nil
 }
 
-// receiveResult receives the last message of the handshake.
+// receiveResult receives the last message of the handshake. It returns nil if the agent accepts the
+// pipe, and otherwise the reason of the rejection.
 func receiveResult(ctx context.Context, t *testing.T, pp *pipe.Pipe) error {
 	t.Helper()
 	var d wire.Done
@@ -73,7 +79,8 @@ func receiveResult(ctx context.Context, t *testing.T, pp *pipe.Pipe) error {
 	return refusalError(d.Refusal)
 }
 
-// A peer whose pipe is rejected gets the reason, and the agent still serves others.
+// A peer whose pipe is rejected because of its hello gets the reason. The agent still serves
+// others, which joinSingle checks.
 func TestRejectedHandshake(t *testing.T) {
 	a, url := joinSingle(t, nil)
 	good := func() wire.Hello {
@@ -103,7 +110,8 @@ func TestRejectedHandshake(t *testing.T) {
 	}
 }
 
-// dialPipe opens a pipe without a handshake, and returns a context for its use.
+// dialPipe opens a pipe to url with the pipe context of a, without a handshake. It returns the
+// pipe, which is aborted at the end of the test, and a context with a timeout for its use.
 func dialPipe(t *testing.T, a *Agent, url string) (context.Context, *pipe.Pipe) {
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	t.Cleanup(cancel)
@@ -128,7 +136,8 @@ func (r *countedReads) Watch(context.Context, string) (store.Watcher, error) {
 	return nil, errors.ErrUnsupported
 }
 
-// Nothing is read from the store for a peer that has not proved that it knows the token.
+// The agent reads the store because of a handshake only after the peer has proved that it knows the
+// token.
 func TestStoreNotReadBeforeProof(t *testing.T) {
 	var s countedReads
 	a, url := joinSingle(t, func(c *Config) {
@@ -176,7 +185,8 @@ func (s *blockedReads) Get(ctx context.Context, key string) ([]byte, error) {
 	return s.countedReads.Get(ctx, key)
 }
 
-// A peer that has proved that it knows the token is not evicted, however long the store takes.
+// A peer that has proved that it knows the token is not evicted by many newer pipes, however long
+// the store takes.
 func TestProvenPeerIsNotEvicted(t *testing.T) {
 	const most = 4
 	s := blockedReads{asked: make(chan struct{}, 1), may: make(chan struct{})}
@@ -208,7 +218,8 @@ func TestProvenPeerIsNotEvicted(t *testing.T) {
 	require.ErrorContains(t, err, "does not know a worker fellow", "the members in the store")
 }
 
-// An invalid handshake message ends its pipe.
+// An invalid handshake message ends its pipe, and is logged and counted. The agent still serves
+// others, which joinSingle checks.
 func TestGarbage(t *testing.T) {
 	var log loglines.Lines
 	a, url := joinSingle(t, func(c *Config) { c.Logger = log.Logger() })
@@ -244,4 +255,36 @@ func TestGarbage(t *testing.T) {
 		require.False(t, errors.As(err, &timeout) && timeout.Timeout(), "%v", err)
 		require.Error(t, err)
 	})
+}
+
+// A client without a name gets the status only after it has proved that it knows the token, and no
+// agent asks the store because of it. A pipe that the client leaves open ends with the handshake
+// timeout.
+func TestStatusHandshake(t *testing.T) {
+	var s countedReads
+	a, url := joinSingle(t, func(c *Config) {
+		s.Store = c.Store
+		c.Store, c.Token, c.WorldSize, c.HandshakeTimeout = &s, []byte("secret"), 0, 5*time.Second
+	})
+	before := s.n.Load()
+	h := wire.Hello{Oldest: wire.Version, Newest: wire.Version, Group: "default", To: a.identity()}
+	ctx, pp := dialPipe(t, a, url)
+	err := handshakeAs(ctx, t, pp, &h, []byte("guess"))
+	require.ErrorIs(t, err, ErrRefused)
+	require.ErrorContains(t, err, "the client does not know the token")
+	_, err = pp.Next(ctx)
+	require.Error(t, err, "no status")
+
+	ctx, pp = dialPipe(t, a, url)
+	require.NoError(t, handshakeAs(ctx, t, pp, &h, []byte("secret")))
+	in, err := pp.Next(ctx)
+	require.NoError(t, err)
+	status, err := wire.DecodeStatus(in.Descriptor().Metadata)
+	require.NoError(t, err)
+	require.Equal(t, &wire.Status{}, status)
+	require.NoError(t, in.Discard(ctx))
+	_, err = pp.Next(ctx)
+	require.ErrorIs(t, err, pipe.ErrPeerClosed, "the agent does not keep the pipe")
+	require.Equal(t, before, s.n.Load())
+	require.EqualValues(t, 1, a.Metrics().RejectedPipes)
 }

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/tensorpipe-go/tensorpipe/internal/errtext"
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
 
@@ -28,20 +29,24 @@ func (a *Agent) accept() {
 	}
 }
 
-// serveHandshake performs the handshake of a pipe that another worker, or this one, opened, and
-// attaches the pipe to that worker's peer. A pipe whose handshake fails is rejected and aborted.
+// serveHandshake performs the handshake of the pipe pp, which another worker or this one opened,
+// and attaches pp to the peer that opened it. If the handshake fails, serveHandshake logs that,
+// waits until the other end has read the reason and closes its end, and aborts the pipe. It does
+// the same, without a log, after the status was sent to a client that is no member, and if this
+// worker is opening a pipe to the peer itself. It takes at most the handshake timeout and ends when
+// ctx ends.
 func (a *Agent) serveHandshake(ctx context.Context, pp *pipe.Pipe) {
 	defer a.handshakes.finish(pp)
 	ctx, cancel := context.WithTimeout(ctx, a.handshakeTimeout)
 	defer cancel()
 	p, t, err := a.acceptHandshake(ctx, pp)
 	if err != nil {
-		if !errors.Is(err, errSimultaneousOpen) {
+		if !errors.Is(err, errSimultaneousOpen) && err != errInspected {
 			a.log.Warn("worker rejected", "address", pp.RemoteAddr(), "error", err)
 			a.stats.rejectedPipes.Add(1)
 		}
 		if _, next := pp.Next(ctx); next == nil { // the peer closes the pipe once it has read the reason
-			err = errors.Join(err, ErrProtocol) // a message after the rejection
+			err = errtext.Join(err, ErrProtocol) // a message after the rejection
 		}
 		pp.Abort(err)
 		return
@@ -59,10 +64,10 @@ func (a *Agent) serveHandshake(ctx context.Context, pp *pipe.Pipe) {
 	p.acceptDone()
 }
 
-// handshakeTable holds the pipes whose peers have not proved yet that they know the token. Any
-// process that reaches the address can open pipes and send nothing. If there are too many, the
-// oldest is evicted: a member completes its handshake in a few round trips, so a flood does not
-// keep it out.
+// handshakeTable holds the pipes whose peers have not proved yet that they know the token, or only
+// ask for the status. Any process that reaches the address can open pipes and send nothing. If
+// there are too many, the oldest is evicted, since a member completes its handshake in a few round
+// trips.
 type handshakeTable struct {
 	max int
 	mu  sync.Mutex

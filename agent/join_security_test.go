@@ -3,21 +3,18 @@ package agent_test
 import (
 	"bytes"
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
-	"crypto/x509"
 	"log/slog"
-	"math/big"
-	"net"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/tensorpipe-go/tensorpipe"
 	"github.com/tensorpipe-go/tensorpipe/agent"
 	"github.com/tensorpipe-go/tensorpipe/channel/basic"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/freeport"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/testcert"
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 	"github.com/tensorpipe-go/tensorpipe/uv"
 )
@@ -51,7 +48,8 @@ func TestToken(t *testing.T) {
 	}
 }
 
-// Listening on all interfaces without a token needs Insecure.
+// Join fails with ErrConfig if the worker listens on all interfaces without Token, Secure or
+// Insecure. With Insecure it logs a warning.
 func TestListenAccess(t *testing.T) {
 	for name, c := range map[string]struct {
 		edit   func(*agent.Config)
@@ -66,7 +64,8 @@ func TestListenAccess(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var log bytes.Buffer
-			cfg := member(memoryStore(t), 0, 1)
+			cfg := member(nil, 0, 1)
+			cfg.Rendezvous = "tcp://127.0.0.1:" + freeport.Port(t, "127.0.0.1")
 			cfg.Listen, cfg.Logger = []string{"uv://0.0.0.0:0"}, slog.New(slog.NewTextHandler(&log, nil))
 			c.edit(&cfg)
 			a, errs := joinAll(t, cfg)
@@ -81,29 +80,7 @@ func TestListenAccess(t *testing.T) {
 	}
 }
 
-// certificateOf returns the TLS configuration of a certificate for this machine, which it trusts.
-func certificateOf(t *testing.T) *tls.Config {
-	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	require.NoError(t, err)
-	cert := &x509.Certificate{
-		SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
-		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature,
-		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
-	}
-	der, err := x509.CreateCertificate(rand.Reader, cert, cert, &key.PublicKey, key)
-	require.NoError(t, err)
-	cert, err = x509.ParseCertificate(der)
-	require.NoError(t, err)
-	pool := x509.NewCertPool()
-	pool.AddCert(cert)
-	return &tls.Config{
-		Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}},
-		RootCAs:      pool, ClientCAs: pool, ClientAuth: tls.RequireAndVerifyClientCert,
-	}
-}
-
-// overTLS makes a worker use TLS only.
+// overTLS makes the worker of c listen and connect only by TCP with TLS, configured by config.
 func overTLS(c *agent.Config, config *tls.Config) {
 	c.Listen, c.Secure = []string{"uv://127.0.0.1:0"}, true
 	c.NewContext = func(o pipe.Options) (*pipe.Context, error) {
@@ -114,12 +91,12 @@ func overTLS(c *agent.Config, config *tls.Config) {
 }
 
 func TestTLS(t *testing.T) {
-	ours := certificateOf(t)
+	ours := testcert.New(t)
 	group := startGroup(t, 3, func(rank int, c *agent.Config) {
 		serveAdd()(rank, c)
 		overTLS(c, ours)
 		if rank == 2 {
-			overTLS(c, certificateOf(t)) // which no other worker trusts
+			overTLS(c, testcert.New(t)) // which no other worker trusts
 		}
 	})
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
@@ -132,4 +109,44 @@ func TestTLS(t *testing.T) {
 	require.ErrorContains(t, err, "certificate")
 	_, err = add.Call(ctx, group[2], "worker1", pair{x, x})
 	require.ErrorIs(t, err, agent.ErrUnreachable)
+}
+
+// Workers with TLS in their Configs call each other, and do not admit one with another certificate.
+func TestConfigTLS(t *testing.T) {
+	ours, theirs := testcert.New(t), testcert.New(t)
+	group := startGroup(t, 3, func(rank int, c *agent.Config) {
+		serveAdd()(rank, c)
+		c.TLS, c.Listen = ours, []string{"uv://127.0.0.1:0"}
+		if rank == 2 {
+			c.TLS = theirs
+		}
+	})
+	x := filled(t, 1, 1000, 100)
+	_, err := add.Call(t.Context(), group[0], "worker1", pair{x, x})
+	require.NoError(t, err)
+	_, err = add.Call(t.Context(), group[0], "worker2", pair{x, x})
+	require.ErrorIs(t, err, agent.ErrUnreachable)
+	require.ErrorContains(t, err, "certificate")
+}
+
+// Join fails with ErrConfig for a TLS configuration that would admit workers without a certificate
+// or a token, that has no certificate, or that a NewContext would ignore.
+func TestConfigTLSIsChecked(t *testing.T) {
+	for want, edit := range map[string]func(c *agent.Config){
+		"set its ClientAuth to tls.RequireAndVerifyClientCert, or set Token": func(c *agent.Config) { c.TLS.ClientAuth = tls.NoClientCert },
+		"TLS has no certificate":  func(c *agent.Config) { c.TLS.Certificates = nil },
+		"both TLS and NewContext": func(c *agent.Config) { c.NewContext = tensorpipe.NewContext },
+	} {
+		c := member(memoryStore(t), 0, 1)
+		c.TLS = testcert.New(t)
+		edit(&c)
+		_, errs := joinAll(t, c)
+		require.ErrorIs(t, errs[0], agent.ErrConfig)
+		require.ErrorContains(t, errs[0], want)
+	}
+	c := member(memoryStore(t), 0, 1)
+	c.TLS, c.Token = testcert.New(t), []byte("secret")
+	c.TLS.ClientAuth = tls.NoClientCert
+	_, errs := joinAll(t, c)
+	require.NoError(t, errs[0])
 }

@@ -37,7 +37,8 @@ func newSilentPeers(t *testing.T, network *mem.Network) *silentPeers {
 	return s
 }
 
-// come opens n more pipes.
+// come opens n more pipes to url that send nothing, and waits until all goroutines of the bubble
+// are blocked.
 func (s *silentPeers) come(t *testing.T, n int, url string) {
 	for range n {
 		line, err := s.context.Dial(t.Context(), url)
@@ -47,7 +48,7 @@ func (s *silentPeers) come(t *testing.T, n int, url string) {
 	synctest.Wait()
 }
 
-// rejected returns the number of pipes that have ended.
+// rejected returns how many of the pipes that come opened have ended.
 func (s *silentPeers) rejected() (n int) {
 	for _, line := range s.lines {
 		if line.Err() != nil {
@@ -57,7 +58,8 @@ func (s *silentPeers) rejected() (n int) {
 	return n
 }
 
-// limitHandshakes makes a worker admit few pending handshakes, for a long time.
+// limitHandshakes makes the worker of c listen at mem://<name> of network with a token, admit 4
+// pending handshakes, and wait an hour for each. The worker serves double.
 func limitHandshakes(c *agent.Config, network *mem.Network) {
 	serveDouble(0, c)
 	inMemory(c, network)
@@ -65,7 +67,8 @@ func limitHandshakes(c *agent.Config, network *mem.Network) {
 	c.Token, c.Limits.MaxHandshakes, c.HandshakeTimeout = []byte("secret"), 4, time.Hour
 }
 
-// The oldest silent pipes are evicted, for newer ones and for members.
+// Beyond Limits.MaxHandshakes the oldest silent pipes are evicted, for newer silent pipes and for
+// those of members. Members are not evicted.
 func TestSilentPeersAreEvicted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		network := mem.NewNetwork()
@@ -91,7 +94,8 @@ func TestSilentPeersAreEvicted(t *testing.T) {
 	})
 }
 
-// Silent pipes are evicted also before the members are known.
+// Silent pipes beyond Limits.MaxHandshakes are evicted also while the worker still waits for the
+// other members to join.
 func TestSilentPeersBeforeJoin(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		network, members := mem.NewNetwork(), memoryStore(t)

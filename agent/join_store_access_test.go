@@ -4,6 +4,7 @@ import (
 	"context"
 	"net"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -14,8 +15,9 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/internal/testutil/loglines"
 )
 
-// A process that reaches a store can add a worker to the group. Serving a store to the network
-// without a token therefore needs Insecure, even if the worker listens on loopback only.
+// A worker that serves its store to the network without Token, Secure or Insecure fails to join
+// with ErrConfig, and does not serve the store, even if the worker listens on loopback only: a
+// process that reaches the store can add a worker to the group.
 func TestStoreAccess(t *testing.T) {
 	for name, c := range map[string]struct {
 		host   string
@@ -25,7 +27,7 @@ func TestStoreAccess(t *testing.T) {
 	}{
 		"open":                        {"0.0.0.0", nil, false, false},
 		"port alone":                  {"127.0.0.1", func(_ *testing.T, c *Config, port string) { c.StoreOptions.Listen = ":" + port }, false, false},
-		"dynamic":                     {"0.0.0.0", func(_ *testing.T, c *Config, _ string) { c.Rank, c.WorldSize = -1, 0 }, false, false},
+		"dynamic":                     {"0.0.0.0", func(_ *testing.T, c *Config, _ string) { c.WorldSize = 0 }, false, false},
 		"environment":                 {"", func(t *testing.T, c *Config, port string) { setEnvironment(t, c, "0.0.0.0", port) }, false, false},
 		"token":                       {"0.0.0.0", func(_ *testing.T, c *Config, _ string) { c.Token = []byte("secret") }, true, false},
 		"secure":                      {"0.0.0.0", func(_ *testing.T, c *Config, _ string) { c.Secure = true }, true, false},
@@ -44,7 +46,7 @@ func TestStoreAccess(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var log loglines.Lines
 			port := freeport.Port(t, "127.0.0.1")
-			cfg := Config{Name: "worker0", WorldSize: 1, Rendezvous: "tcp://" + net.JoinHostPort(c.host, port), Logger: log.Logger()}
+			cfg := Config{Name: "worker0", WorldSize: 1, Rendezvous: "tcp://" + net.JoinHostPort(c.host, port), Logger: log.Logger(), Listen: []string{"uv://127.0.0.1:0"}}
 			if c.edit != nil {
 				c.edit(t, &cfg, port)
 			}
@@ -66,7 +68,9 @@ func TestStoreAccess(t *testing.T) {
 	}
 }
 
-// setEnvironment sets the variables of torchrun for a group of one.
+// setEnvironment sets the environment variables of torchrun, for a group of one worker whose store
+// is at host and port, until the end of the test. It makes c use them, with Rank and WorldSize
+// values that must be ignored.
 func setEnvironment(t *testing.T, c *Config, host, port string) {
 	t.Helper()
 	t.Setenv("RANK", "0")
@@ -83,4 +87,22 @@ func TestIsLoopback(t *testing.T) {
 	} {
 		require.Equal(t, local, isLoopback(address), address)
 	}
+}
+
+// A worker with a Rank of -1 joins the store. It does not serve it, as the worker of rank 0 does.
+func TestUnrankedWorkerJoinsTheStore(t *testing.T) {
+	c := Config{Name: "first", Rendezvous: "tcp://127.0.0.1:" + freeport.Port(t, "127.0.0.1")}
+	first, err := Join(t.Context(), c)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, first.Close()) }()
+	c.Name, c.Rank = "second", -1
+	second, err := Join(t.Context(), c)
+	require.NoError(t, err)
+	require.Equal(t, WorkerInfo{Name: "second", Rank: 1}, second.Self())
+	require.NoError(t, second.Close())
+
+	c.Name, c.Rank = "third", 0
+	_, err = Join(t.Context(), c)
+	require.ErrorIs(t, err, syscall.EADDRINUSE)
+	require.ErrorContains(t, err, "set StoreOptions.Join, or a Rank of -1")
 }

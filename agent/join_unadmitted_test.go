@@ -26,7 +26,7 @@ import (
 // fixedCost is the memory of a pipe without any data, for both ends, which are in this process.
 const fixedCost = 128 << 10
 
-// live returns the bytes in use on the heap and in stacks, without garbage.
+// live collects garbage and returns the bytes in use on the heap and in stacks.
 func live() int {
 	runtime.GC()
 	m := []metrics.Sample{{Name: "/gc/heap/live:bytes"}, {Name: "/memory/classes/heap/stacks:bytes"}}
@@ -40,9 +40,9 @@ func plainTCP(o pipe.Options) (*pipe.Context, error) {
 	return pipe.New(o)
 }
 
-// A thousand peers that do not know the token each send most of a large message and stop.
-// They hold no more than the limit, and a thousand members that connect concurrently are all
-// admitted.
+// Many peers that do not know the token each send most of a large message and stop. The memory that
+// they hold stays near Limits.UnadmittedBytes, and as many members that connect at the same time
+// are all admitted.
 func TestMembersAmongUnadmittedPeers(t *testing.T) {
 	short.Skip(t, "2000 peers")
 	const limit = 64 << 20 // the default
@@ -115,7 +115,9 @@ func TestMembersAmongUnadmittedPeers(t *testing.T) {
 	require.Positive(t, s.PeersEvicted)
 }
 
-// dialAsMember opens a pipe as the member that h is from, and returns the reason of a rejection.
+// dialAsMember opens a pipe to url and performs the handshake as the member in h.From, with token.
+// It returns nil if the pipe is accepted, and otherwise the reason of the rejection or the error of
+// the pipe. The pipe stays open until c is closed.
 func dialAsMember(ctx context.Context, c *pipe.Context, url string, h *wire.Hello, token []byte) error {
 	pp, err := c.Dial(ctx, url)
 	if err != nil {

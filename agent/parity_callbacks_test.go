@@ -13,12 +13,13 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/tensor"
 )
 
-// callTwo calls the next worker for an n by n tensor of twos.
+// callTwo calls the worker of the next rank, which adds two w.n by w.n tensors of ones. It returns
+// the future of the sum, a tensor of twos, without waiting.
 func (w worker) callTwo() *agent.Future[*tensor.Tensor] {
 	return opAsync(w.ctx, w.Agent, w.next(1), "aten::add", full(1, w.n, w.n), full(1, w.n, w.n))
 }
 
-// square returns an n by n tensor of value.
+// square returns a new w.n by w.n tensor whose elements are value.
 func (w worker) square(value float32) *tensor.Tensor { return full(value, w.n, w.n) }
 
 func requireValue(t require.TestingT, w worker, f *agent.Future[*tensor.Tensor], want *tensor.Tensor) {
@@ -27,7 +28,8 @@ func requireValue(t require.TestingT, w worker, f *agent.Future[*tensor.Tensor],
 	equalTensor(t, want, got)
 }
 
-// plusIf returns a callback that adds n to the value of a future, and fails unless that is want.
+// plusIf returns a callback that returns the value of a future plus n. The callback fails with the
+// error of the future, or if the value does not equal want.
 func plusIf(want *tensor.Tensor, n int) func(*agent.Future[*tensor.Tensor]) (*tensor.Tensor, error) {
 	return func(f *agent.Future[*tensor.Tensor]) (*tensor.Tensor, error) {
 		x, err := f.Result()

@@ -16,7 +16,8 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/tensor"
 )
 
-// serveCore configures a worker for the tests of calls, stress and deadlines.
+// serveCore is a configure function for startGroup: it makes the worker serve the functions of
+// serveParity and those of the tests of calls, stress and deadlines.
 func serveCore(rank int, c *agent.Config) {
 	serveParity(rank, c)
 	value, runs, let := future.New[int](), &atomic.Int64{}, future.New[bool]()
@@ -51,8 +52,8 @@ func serveCore(rank int, c *agent.Config) {
 	)
 }
 
-// heavy multiplies a tensor, dense or sparse, by 1 to 99 and divides it by 2 to 100. It fails
-// unless the result is a hundredth of the tensor.
+// heavy multiplies x, a dense or sparse tensor, by 1 to 99 and divides it by 2 to 100. It returns
+// an error unless each value of the result is a hundredth of that of x. x itself does not change.
 func heavy(x any) error {
 	first, err := floats(x)
 	for i := 1; i < 100 && err == nil; i++ {
@@ -80,11 +81,13 @@ func heavy(x any) error {
 	return err
 }
 
-// heavyDense returns the dense argument of heavy: that of PyTorch, or a smaller one under the race
-// detector.
+// heavyDense returns a new dense tensor of ones as the argument of heavy: 100 by 100 as in
+// PyTorch's tests, or 20 by 20 under the race detector.
 func heavyDense() *tensor.Tensor { return full(1, race.Pick(100, 20), race.Pick(100, 20)) }
 
-// floats returns the values of a dense tensor, or the listed values of a sparse one.
+// floats returns a copy of the values of x, a dense tensor, or of the stored values of x, a sparse
+// one, as float64. The error is not nil if x is no tensor or its dtype is neither int64 nor
+// float32.
 func floats(x any) (out []float64, err error) {
 	if s, ok := x.(*tensor.Sparse); ok {
 		x = s.Values()
@@ -107,7 +110,8 @@ func floats(x any) (out []float64, err error) {
 	return out, err
 }
 
-// nestedAdd calls another worker that adds.
+// nestedAdd is a handler that calls aten::add with x and y at the worker of the given rank and
+// returns the sum.
 func nestedAdd(ctx context.Context, rank int, x, y any) (any, error) {
 	return agent.One[any](agent.FromContext(ctx).Op(ctx, agent.Rank(rank), "aten::add", x, y))
 }
@@ -123,7 +127,8 @@ func pauseFor(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// add calls the operator at another worker.
+// add calls aten::add with x and y at the worker that to addresses, and returns the sum. It fails
+// the test if the call fails.
 func (w worker) add(t require.TestingT, to agent.To, x, y any) any {
 	sum, err := agent.One[any](w.Op(w.ctx, to, "aten::add", x, y))
 	require.NoError(t, err)

@@ -136,8 +136,8 @@ func (acknowledge) Short() {}
 
 const unreliableHandlers = 8
 
-// withFaults runs a subtest with four workers in simulated time, each with its own fault
-// injection.
+// withFaults runs s in a subtest, in simulated time, on each of four workers. It passes s the
+// worker and the fault injection of that worker, which follows rules.
 func withFaults(t *testing.T, id string, rules []faulty.Rule, s func(t require.TestingT, w worker, f *faulty.Faulty)) {
 	t.Helper()
 	faults := make([]*faulty.Faulty, parityWorld)
@@ -160,8 +160,8 @@ func (w worker) send(typ string, opts ...agent.CallOption) error {
 	return err
 }
 
-// A message that fails three times arrives if it is retried, and fault injection counts each
-// attempt.
+// If fault injection fails the first three messages of a type, a call WithRetry succeeds once those
+// have failed, and fault injection counts each attempt.
 func TestFailedMessagesAreRetried(t *testing.T) {
 	withFaults(t, "four workers", faulty.FailFirst(3, retriedTypes...), func(t require.TestingT, w worker, f *faulty.Faulty) {
 		for i, typ := range retriedTypes {
@@ -242,8 +242,10 @@ func TestParityFaultyOptions(t *testing.T) {
 	})
 }
 
-// delayedCalls makes calls whose requests are delayed by 1.5 s, with shorter and longer timeouts,
-// blocking and with futures. Each call that succeeds returns 2.
+// delayedCalls returns a function for withFaults, whose rules must delay each request by 1.5 s. The
+// function makes calls with shorter and longer timeouts, by call, which blocks, and by begin, which
+// returns a future. It requires that those with a shorter timeout time out, and that the others
+// return 2 after the delay.
 func delayedCalls(call func(w worker, opts ...any) ([]any, error), begin func(w worker, opts ...any) *agent.Future[[]any]) func(require.TestingT, worker, *faulty.Faulty) {
 	return func(t require.TestingT, w worker, f *faulty.Faulty) {
 		requireTwo := func(sum *tensor.Tensor, err error) {

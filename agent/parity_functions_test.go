@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -82,7 +83,7 @@ func (n *nested) ParseTensorpipe(d *codec.Decoder) error {
 
 var operators = aten.Default()
 
-// compute runs an operator locally.
+// compute runs an operator of this process with args, without a call, and returns its only result.
 func compute(name string, args ...any) (*tensor.Tensor, error) {
 	return agent.One[*tensor.Tensor](operators.Call(context.Background(), name, args, nil))
 }
@@ -124,7 +125,9 @@ type callChains struct {
 	broken atomic.Pointer[error]
 }
 
-// nestCall calls the worker of that rank, whose handler calls the next one, ttl calls in all.
+// nestCall continues a chain of calls: it calls the worker of the given rank, whose handler calls
+// the next one, until ttl calls have been made. It returns ttl without waiting for the call. If ttl
+// is 0, it only counts the chain as ended. The last error of a call is stored in l.
 func (l *callChains) nestCall(ctx context.Context, a *agent.Agent, rank, ttl int) int {
 	if ttl == 0 {
 		l.ended.Add(1)
@@ -157,7 +160,9 @@ type unregisteredError struct {
 
 func (e *unregisteredError) Error() string { return "CustomException: " + e.Msg }
 
-// serveParity configures a worker for the parity tests.
+// serveParity is a configure function for startGroup: it gives the worker a registry with the types
+// of the parity tests and makes the worker serve their functions. Only the worker of rank 0 serves
+// foo_add.
 func serveParity(rank int, c *agent.Config) {
 	c.Registry = parityRegistry()
 	c.Funcs = agent.Funcs{
@@ -266,9 +271,9 @@ func TestParityFunctions(t *testing.T) {
 	inOneProcess(t, "rpc/RpcTest.test_py_function_exception", func(t require.TestingT, w worker) {
 		_, err := w.Invoke(w.ctx, w.next(1), "no_result", 10)
 		require.ErrorIs(t, err, agent.ErrArguments)
-		require.ErrorContains(t, err, "no_result on "+w.nextName()+": wrong arguments: no_result takes no arguments, got arguments (int)")
+		require.ErrorContains(t, err, "no_result on "+w.nextName()+": wrong arguments: the function takes no arguments, got (int)")
 		_, err = w.Invoke(w.ctx, w.next(1), "my_tensor_function", full(1, 1), 5)
-		require.ErrorContains(t, err, "my_tensor_function takes arguments (*tensor.Tensor, *tensor.Tensor): argument 1 is int, want *tensor.Tensor")
+		require.ErrorContains(t, err, "the function takes (*tensor.Tensor, *tensor.Tensor): argument 1 is int, want *tensor.Tensor")
 	})
 	inOneProcess(t, "rpc/TensorPipeAgentRpcTest.test_op_with_invalid_args", func(t require.TestingT, w worker) {
 		_, err := w.Op(w.ctx, w.next(1), "aten::add")
@@ -357,7 +362,7 @@ func TestParityErrors(t *testing.T) {
 		var logged [parityWorld]loglines.Lines
 		group := startGroup(t, parityWorld, func(rank int, c *agent.Config) {
 			serveParity(rank, c)
-			c.Logger = logged[rank].Logger()
+			c.Logger = slog.New(slog.NewTextHandler(&logged[rank], &slog.HandlerOptions{Level: slog.LevelDebug}))
 		})
 		runAll(t, group, func(t require.TestingT, w worker) {
 			_, err := w.InvokeAsync(w.ctx, w.next(1), "raise_func").Wait(w.ctx)
@@ -394,14 +399,14 @@ func TestParityErrors(t *testing.T) {
 		require.Equal(t, []any{3}, got)
 		_, err = w.Invoke(w.ctx, "worker1", "foo_add")
 		require.ErrorIs(t, err, agent.ErrNoFunction)
-		require.ErrorContains(t, err, "function foo_add is not registered on WorkerInfo(id=1, name=worker1)")
+		require.ErrorContains(t, err, "foo_add on worker1: not served: no function of that name")
 		_, err = agent.NewFunc[agent.None, int]("foo_add").Call(w.ctx, w.Agent, "worker1", agent.None{})
 		require.ErrorIs(t, err, agent.ErrNoFunction)
 	})
 }
 
-// Each of four processes starts a chain of calls through all of them, and shuts down without
-// waiting for it.
+// Each of four processes starts a chain of calls through all of them, and calls Shutdown without
+// waiting for the chain. Shutdown succeeds only after all chains have ended, and no call fails.
 func TestParityNested(t *testing.T) {
 	parity.Case(t, "rpc/RpcTest.test_multi_layer_nested_async_rpc", func(t *testing.T) {
 		const ttl = 5 * parityWorld // a chain ends where it started

@@ -53,14 +53,15 @@ func (*asyncClass) ClassAsyncAdd(ctx context.Context, c chain) *agent.Future[*te
 	return addWithFuture(ctx, c)
 }
 
-// opAsync calls an operator with one result.
+// opAsync calls an operator at the worker that to addresses, and returns the future of its only
+// result, without waiting. The future fails if the result is no single tensor.
 func opAsync(ctx context.Context, a *agent.Agent, to agent.To, name string, args ...any) *agent.Future[*tensor.Tensor] {
 	return future.Then(a.OpAsync(ctx, to, name, args...), func(f *agent.Future[[]any]) (*tensor.Tensor, error) {
 		return agent.One[*tensor.Tensor](f.Result())
 	})
 }
 
-// plus returns a callback that adds n to the value of a future.
+// plus returns a callback that returns the value of a future plus n, or the error of the future.
 func plus(n int) func(*agent.Future[*tensor.Tensor]) (*tensor.Tensor, error) {
 	return func(f *agent.Future[*tensor.Tensor]) (*tensor.Tensor, error) {
 		x, err := f.Result()
@@ -71,7 +72,8 @@ func plus(n int) func(*agent.Future[*tensor.Tensor]) (*tensor.Tensor, error) {
 	}
 }
 
-// addRemote calls another worker that computes x+y.
+// addRemote calls the worker c.To, which computes c.X + c.Y, and returns the future of the sum
+// without waiting.
 func addRemote(ctx context.Context, c chain) *agent.Future[*tensor.Tensor] {
 	return opAsync(ctx, agent.FromContext(ctx), agent.To(c.To), "aten::add", c.X, c.Y)
 }
@@ -80,7 +82,8 @@ func addChained(ctx context.Context, c chain) *agent.Future[*tensor.Tensor] {
 	return future.Then(addRemote(ctx, c), plus(c.Z))
 }
 
-// addWithFuture sets its own future when that of a call is done.
+// addWithFuture returns a future of its own. When the call of addRemote is done, a callback sets
+// that future to the sum plus c.Z, or fails it with the error of the call.
 func addWithFuture(ctx context.Context, c chain) *agent.Future[*tensor.Tensor] {
 	out := future.New[*tensor.Tensor]()
 	err := addRemote(ctx, c).OnDone(func(f *agent.Future[*tensor.Tensor]) {
@@ -101,7 +104,8 @@ func addNested(ctx context.Context, c chain) *agent.Future[*tensor.Tensor] {
 	return future.Then(inner, plus(c.Z))
 }
 
-// addChainedMulti adds Z to x Y times, in a chain of callbacks.
+// addChainedMulti adds c.Z to c.X c.Y times, in a chain of c.Y callbacks after a call to c.To, and
+// returns the future of the result without waiting.
 func addChainedMulti(ctx context.Context, c chain) *agent.Future[*tensor.Tensor] {
 	f := opAsync(ctx, agent.FromContext(ctx), agent.To(c.To), "aten::add", c.X, 0)
 	for range c.Y {
@@ -110,7 +114,8 @@ func addChainedMulti(ctx context.Context, c chain) *agent.Future[*tensor.Tensor]
 	return f
 }
 
-// addFanout makes Y concurrent calls and adds their results.
+// addFanout makes c.Y concurrent calls to c.To and returns, without waiting, the future of the sum
+// of their results: c.X + c.Y*c.Z.
 func addFanout(ctx context.Context, c chain) *agent.Future[*tensor.Tensor] {
 	out := future.New[*tensor.Tensor]()
 	var mu sync.Mutex
@@ -139,12 +144,14 @@ func addFanout(ctx context.Context, c chain) *agent.Future[*tensor.Tensor] {
 	return out
 }
 
-// synchronous returns a blocking function for an asynchronous one.
+// synchronous returns a function that calls fn, blocks until the future is done or ctx ends, and
+// returns the result or the error.
 func synchronous(fn func(context.Context, chain) *agent.Future[*tensor.Tensor]) func(context.Context, chain) (*tensor.Tensor, error) {
 	return func(ctx context.Context, c chain) (*tensor.Tensor, error) { return fn(ctx, c).Wait(ctx) }
 }
 
-// addUseCallback blocks until a callback has computed the result.
+// addUseCallback calls addRemote and blocks until a callback has added c.Z to the sum. It returns
+// that result, the error of the call, or the cause of ctx if ctx ends first.
 func addUseCallback(ctx context.Context, c chain) (*tensor.Tensor, error) {
 	computed, failed := make(chan *tensor.Tensor, 1), make(chan error, 1)
 	err := addRemote(ctx, c).OnDone(func(f *agent.Future[*tensor.Tensor]) {
@@ -167,7 +174,8 @@ func addUseCallback(ctx context.Context, c chain) (*tensor.Tensor, error) {
 	}
 }
 
-// callbackInCallback makes a call in a callback, and sets a future in the callback of that call.
+// callbackInCallback makes a call in the callback of another call. The callback of the second call
+// sets the future that callbackInCallback has returned, to c.X + c.Y + c.Z or to the error.
 func callbackInCallback(ctx context.Context, c chain) *agent.Future[*tensor.Tensor] {
 	out := future.New[*tensor.Tensor]()
 	set := func(f *agent.Future[*tensor.Tensor]) {
@@ -230,12 +238,14 @@ func inAsync(w worker, f agent.Func[chain, *tensor.Tensor], to agent.To, c chain
 	return f.Go(w.ctx, w.Agent, to, c).Wait(w.ctx)
 }
 
-// forwardArgs returns arguments for the next worker, with which it calls the one after it.
+// forwardArgs returns arguments with which the handler at the next worker calls the worker after
+// it. X is a new 2 by 2 tensor of ones.
 func (w worker) forwardArgs(y, z int) chain {
 	return chain{To: string(w.next(2)), X: full(1, 2, 2), Y: y, Z: z}
 }
 
-// requireSum returns a script that calls f and compares the sum.
+// requireSum returns a script that calls f at the next worker, in the given mode, with
+// forwardArgs(y, z), and requires a 2 by 2 tensor whose elements are want.
 func requireSum(f agent.Func[chain, *tensor.Tensor], call mode, y, z int, want float32) script {
 	return func(t require.TestingT, w worker) {
 		got, err := call(w, f, w.next(1), w.forwardArgs(y, z))
@@ -315,7 +325,7 @@ func TestParityAsyncFunctions(t *testing.T) {
 		return func(t require.TestingT, w worker) {
 			err := call(w, "async_wrong_type")
 			require.ErrorIs(t, err, agent.ErrResult)
-			require.ErrorContains(t, err, "asynchronous function async_wrong_type returned no future")
+			require.ErrorContains(t, err, "the asynchronous function returned no future")
 			_, err = agent.Join(w.ctx, agent.Config{
 				Name: "alone", WorldSize: 1, Rendezvous: "mem://",
 				Funcs: agent.Funcs{agent.ReflectAsyncFunc("async_wrong_type", func() *tensor.Tensor { return nil })},

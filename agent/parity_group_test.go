@@ -24,7 +24,7 @@ import (
 // world is the number of workers in most of PyTorch's tests.
 const world = 4
 
-// memoryStore returns a store that is closed at the end of the test.
+// memoryStore returns a new store in memory, which is closed at the end of the test.
 func memoryStore(t *testing.T) store.Store {
 	t.Helper()
 	s := store.NewMemory(store.Limits{})
@@ -32,12 +32,15 @@ func memoryStore(t *testing.T) store.Store {
 	return s
 }
 
-// member returns the Config of one of n workers.
+// member returns the Config of the worker with this rank in a static group of n workers on the
+// store s. It makes no logs.
 func member(s store.Store, rank, n int) agent.Config {
 	return agent.Config{Name: fmt.Sprintf("worker%d", rank), Rank: rank, WorldSize: n, Store: s, Logger: slog.New(slog.DiscardHandler)}
 }
 
-// joinAll joins workers concurrently, and returns the error of each.
+// joinAll joins a worker for each of configs concurrently, and returns the agents and the errors in
+// the order of configs; an agent is nil if its error is not. The agents are closed at the end of
+// the test.
 func joinAll(t *testing.T, configs ...agent.Config) ([]*agent.Agent, []error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
@@ -58,7 +61,8 @@ func joinAll(t *testing.T, configs ...agent.Config) ([]*agent.Agent, []error) {
 	return agents, errs
 }
 
-// next returns the worker of the next rank.
+// next returns the destination of the worker whose rank follows that of a; after the last rank of
+// the world comes 0.
 func next(a *agent.Agent) agent.To { return agent.Rank((a.Self().Rank + 1) % world) }
 
 func TestParityMembers(t *testing.T) {
@@ -172,8 +176,9 @@ func (g barrierGroup) use(ctx context.Context, a *agent.Agent) error {
 	return errors.Join(err, want(expected, all), a.Barrier(ctx))
 }
 
-// twoGroups joins two groups of the same names on one store, one after the other. Each is used
-// alone, both are used concurrently, and the second again after the first has shut down.
+// twoGroups joins two groups with the same worker names on one store, one after the other. It
+// requires that each can be used alone, that both can be used concurrently, and that the second
+// still can after the first has shut down.
 func twoGroups(t *testing.T, first, second groupUse) {
 	s := memoryStore(t)
 	var groups [2][]*agent.Agent
@@ -199,9 +204,10 @@ func TestParityCollective(t *testing.T) {
 	parity.Case(t, "rpc/RpcTest.test_wait_all_workers_timeout", func(t *testing.T) { simulate(t, world, nil, shutdownWithMissing) })
 }
 
-// gatherWithMissing gathers while one worker does not take part, until the leader or another
-// worker times out. It repeats that: which worker reports the timeout first is random, since in
-// simulated time all do at once.
+// gatherWithMissing calls AllGather at the first three of four workers, in simulated time. The
+// fourth takes no part, and the leader or another worker times out. It requires that all three fail
+// at that time with errors that name the cause. It repeats this, because all timeouts are
+// simultaneous, and the worker that reports one first is random.
 func gatherWithMissing(t *testing.T, group []*agent.Agent) {
 	const limit = 100 * time.Millisecond
 	gather := func(a *agent.Agent) error {
@@ -228,14 +234,16 @@ func gatherWithMissing(t *testing.T, group []*agent.Agent) {
 			default:
 				require.ErrorIs(t, err, agent.ErrTimeout)
 				require.Equal(t, "worker3", e.Worker)
-				require.Regexp(t, `followers \[worker3\] (timed out in _all_gather after 0\.10 seconds|did not contribute)`, torch.Error(err))
+				require.Regexp(t, `followers \[worker3\] timed out in _all_gather after 0\.10 seconds|no contribution of worker3`, torch.Error(err))
 			}
 		}
 		require.NoError(t, a.SetDefaultTimeout(time.Hour))
 	}
 }
 
-// shutdownWithMissing shuts down while one worker does not.
+// shutdownWithMissing calls Shutdown at the first three of four workers with a deadline, in
+// simulated time. It requires that all three fail at the deadline and are closed, because the
+// fourth does not call Shutdown.
 func shutdownWithMissing(t *testing.T, group []*agent.Agent) {
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
@@ -258,8 +266,8 @@ func shutdownWithMissing(t *testing.T, group []*agent.Agent) {
 	require.ErrorIs(t, group[3].Barrier(t.Context(), "worker3", "worker0"), agent.ErrUnreachable)
 }
 
-// concurrentBarriers calls Barrier on several goroutines of all workers. No n-th barrier of a
-// worker returns before each worker has begun n of them.
+// concurrentBarriers calls Barrier on several goroutines of all workers. It requires that the n-th
+// barrier of a worker returns only after each worker has begun n barriers.
 func concurrentBarriers(t *testing.T) {
 	const goroutines, times = 3, 4
 	group := startGroup(t, world, nil)

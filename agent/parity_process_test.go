@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -24,7 +25,9 @@ import (
 
 // These cases run in as many processes as in PyTorch.
 
-// runProcesses runs live in four processes that have joined, and then shuts down.
+// runProcesses starts a static group of four processes. Each joins, with a Config that edit may
+// change, runs live, and then shuts down. The test fails if any of these steps returns an error;
+// after an error of live the process closes its agent instead.
 func runProcesses(t *testing.T, edit func(*agent.Config), live func(m *procgroup.Member, a *agent.Agent) error) {
 	procgroup.Start(t, world, func(m *procgroup.Member) error {
 		a, err := joinMember(m, edit)
@@ -49,7 +52,7 @@ func TestParityProcesses(t *testing.T) {
 				return fmt.Errorf("WorkerUnknown: %w", unknown)
 			}
 			return errors.Join(err, rankErr, want(m.Name(), a.Self().Name), want(m.Rank, a.Self().Rank),
-				want(fmt.Sprintf("WorkerInfo(id=%d, name=worker%d)", rank, rank), peer), want(peer, byRank))
+				want(fmt.Sprintf("WorkerInfo(id=%d, name=worker%d)", rank, rank), torch.WorkerInfo(peer)), want(peer, byRank))
 		})
 	})
 	parity.Case(t, "rpc/RpcTest.test_duplicate_name_2", func(t *testing.T) {
@@ -89,8 +92,9 @@ var (
 	increment  = agent.NewFunc[agent.None, agent.None]("test.increment_count")
 )
 
-// barrierHelper is as in PyTorch: between barriers all workers of a set increment a counter at the
-// first of them.
+// barrierHelper is the helper of the same name in PyTorch's tests: between barriers all workers of
+// a set increment a counter at the first worker of the set, which requires that the counter equals
+// the size of the set. of returns the ranks of the set to which a rank belongs.
 func barrierHelper(t *testing.T, of func(rank int) []int) {
 	var count atomic.Int64
 	runProcesses(t, func(c *agent.Config) {
@@ -148,8 +152,9 @@ var (
 	workSparse = agent.NewFunc[*tensor.Sparse, int]("test.heavy_rpc_sparse")
 )
 
-// unevenCalls is _run_uneven_workload of PyTorch: the first worker makes calls to the second, and
-// then to the third, which is idle until then.
+// unevenCalls is the helper _run_uneven_workload of PyTorch's tests: the worker of rank 0 makes 30
+// calls to worker1 and waits, and then 30 to worker2, which is idle until then. All results must be
+// 0. At other workers it makes no calls and returns nil.
 func unevenCalls(m *procgroup.Member, a *agent.Agent, call func(to agent.To) *agent.Future[int]) error {
 	if m.Rank != 0 {
 		return nil
@@ -170,7 +175,8 @@ func unevenCalls(m *procgroup.Member, a *agent.Agent, call func(to agent.To) *ag
 	return nil
 }
 
-// runUneven runs unevenCalls and then leave.
+// runUneven starts four processes that join, run unevenCalls with dense or, if sparse is true,
+// sparse tensors, and then call leave, which must end the membership.
 func runUneven(t *testing.T, sparse bool, leave func(ctx context.Context, a *agent.Agent) error) {
 	serve := func(c *agent.Config) {
 		c.Funcs = agent.Funcs{
@@ -214,8 +220,9 @@ func TestParityUnevenWork(t *testing.T) {
 	parity.Case(t, "rpc/TensorPipeAgentRpcTest.test_wait_all_workers_twice_sparse", func(t *testing.T) { runUneven(t, true, waitAll(2)) })
 }
 
-// runDynamic joins the first of four processes, then the others concurrently. Once all have joined
-// the first process runs first.
+// runDynamic starts four processes that join a dynamic group: the first alone, then the others
+// concurrently. Once all have joined, the first process runs first. Then all shut down. An error of
+// any step fails the test.
 func runDynamic(t *testing.T, first func(m *procgroup.Member, a *agent.Agent) error) {
 	group := procgroup.Start(t, world, func(m *procgroup.Member) error {
 		if m.Rank != 0 {
@@ -248,7 +255,8 @@ func runDynamic(t *testing.T, first func(m *procgroup.Member, a *agent.Agent) er
 	group.Wait()
 }
 
-// onePlusOne calls another worker that adds.
+// onePlusOne calls aten::add for 1 and 1 at the worker that to addresses, and returns nil if the
+// sum is 2.
 func onePlusOne(m *procgroup.Member, a *agent.Agent, to agent.To) error {
 	sum, err := agent.One[*tensor.Tensor](a.Op(m.Context(), to, "aten::add", integer(1), integer(1)))
 	if err != nil {
@@ -258,7 +266,8 @@ func onePlusOne(m *procgroup.Member, a *agent.Agent, to agent.To) error {
 	return errors.Join(err, want(true, same))
 }
 
-// callUntilStopped calls the first process repeatedly, until the test stops it.
+// callUntilStopped calls worker0 repeatedly until the test sends "stop", and sends the test
+// "called" after the first call. It returns the first error of a call.
 func callUntilStopped(m *procgroup.Member, a *agent.Agent) error {
 	stop := make(chan error, 1)
 	go func() { stop <- m.WaitFor("stop") }()
@@ -277,8 +286,9 @@ func callUntilStopped(m *procgroup.Member, a *agent.Agent) error {
 	}
 }
 
-// callDuringJoin joins the last process while the others make calls to the first, which they
-// continue until it has joined. Then it makes calls too.
+// callDuringJoin starts four processes of a dynamic group. The last one joins while the second and
+// the third call the first; they continue until it has joined and has made a call too. No call may
+// fail.
 func callDuringJoin(t *testing.T) {
 	const last = world - 1
 	group := procgroup.Start(t, world, func(m *procgroup.Member) error {
@@ -345,17 +355,28 @@ func TestParityDynamic(t *testing.T) {
 		require.ErrorContains(t, errs[0], "environment variable RANK expected")
 		// Nor does a static group assign ranks.
 		_, errs = joinAll(t, member(memoryStore(t), -1, world))
+		require.ErrorIs(t, errs[0], agent.ErrConfig)
 		require.ErrorContains(t, errs[0], "rank -1 in a static group")
-		// With tcp:// the rank selects the worker that serves the store, unless Join does.
-		first, second := member(nil, -1, 0), member(nil, -1, 0)
+		// With tcp:// a worker without a rank joins the store, and never serves it.
+		first, second := member(nil, 0, 0), member(nil, -1, 0)
 		first.Rendezvous = "tcp://" + freeport.Addr(t)
-		second.Name, second.Rendezvous = "second", first.Rendezvous
+		second.Name, second.Rendezvous, second.JoinTimeout = "second", first.Rendezvous, 50*time.Millisecond
+		_, errs = joinAll(t, second)
+		require.ErrorIs(t, errs[0], agent.ErrTimeout)
+		second.JoinTimeout = 0
 		_, errs = joinAll(t, first)
 		require.NoError(t, errs[0])
-		_, errs = joinAll(t, second)
-		require.ErrorContains(t, errs[0], "address already in use")
+		group, errs := joinAll(t, second)
+		require.NoError(t, errs[0])
+		require.Equal(t, agent.WorkerInfo{Name: "second", Rank: 1}, group[0].Self())
 		t.Run("file", func(t *testing.T) { joinWithoutRank(t, "file://"+filepath.Join(t.TempDir(), "store")) })
-		t.Run("tcp", func(t *testing.T) { joinWithoutRank(t, "tcp://"+freeport.Addr(t)) })
+		t.Run("tcp", func(t *testing.T) {
+			addr := freeport.Addr(t)
+			s, err := store.Serve(t.Context(), addr, store.ServerOptions{})
+			require.NoError(t, err)
+			t.Cleanup(func() { require.NoError(t, s.Close()) })
+			joinWithoutRank(t, "tcp://"+addr)
+		})
 	})
 	parity.Case(t, "rpc/TensorPipeAgentRpcTest.test_dynamic_and_static_init_rpc_together", func(t *testing.T) {
 		s := memoryStore(t)
@@ -370,14 +391,14 @@ func TestParityDynamic(t *testing.T) {
 	})
 }
 
-// joinWithoutRank joins workers without a rank. Each gets the lowest free rank, also that of a
-// worker that has left.
+// joinWithoutRank joins workers of a dynamic group without a rank, through the store at url. It
+// requires that they get the ranks from 0 on, each a different one, and that a worker that joins
+// after another has left gets the free rank.
 func joinWithoutRank(t *testing.T, url string) {
 	var configs []agent.Config
 	for i := range world {
 		configs = append(configs, agent.Config{
 			Name: fmt.Sprintf("worker_%c", 'a'+i), Rank: -1, Rendezvous: url, Logger: slog.New(slog.DiscardHandler),
-			StoreOptions: store.Options{Join: i > 0}, // the first serves it, where it is not a file
 		})
 	}
 	group, errs := joinAll(t, configs...)

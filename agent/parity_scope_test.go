@@ -86,7 +86,9 @@ func TestParityScopes(t *testing.T) {
 	parity.Case(t, "rpc/RpcTest.test_wait_all_with_partial_exception", func(t *testing.T) { waitAllOf(t, 1, 10) })
 }
 
-// waitAllOf waits for calls of which some fail, on all workers concurrently.
+// waitAllOf waits, on all workers concurrently, with future.WaitAll for good calls that succeed and
+// bad calls that fail. It requires the error of a failed call, and the values of the calls that
+// succeed.
 func waitAllOf(t *testing.T, bad, good int) {
 	work := agent.NewFunc[string, int]("test.work")
 	group := startGroup(t, world, func(_ int, c *agent.Config) {

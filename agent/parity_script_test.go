@@ -31,10 +31,11 @@ type worker struct {
 	n   int // rank + 1, as in PyTorch's tests
 }
 
-// next returns the worker whose rank is n larger, modulo the number of workers.
+// next returns the destination of the worker whose rank is n larger, modulo the number of workers.
 func (w worker) next(n int) agent.To { return agent.Rank((w.Self().Rank + n) % parityWorld) }
 
-// nextName returns the name of next(1), as in errors.
+// nextName returns the name of the worker of the next rank, which errors contain in place of the
+// rank.
 func (w worker) nextName() string { return fmt.Sprintf("worker%d", (w.Self().Rank+1)%parityWorld) }
 
 // goroutineT fails a test from another goroutine, and cancels the context of the other workers,
@@ -50,8 +51,9 @@ func (b goroutineT) FailNow() {
 	runtime.Goexit()
 }
 
-// runAll runs a script on all workers of this process concurrently. Each worker shuts down at the
-// end of its script, unless the script has closed it.
+// runAll runs the script s on each worker of group concurrently and waits for all. Each worker
+// shuts down at the end of its script, unless the script has closed it. A worker that fails the
+// test cancels the context of the other scripts.
 func runAll(t *testing.T, group []*agent.Agent, s script) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	defer cancel(nil)
@@ -68,13 +70,15 @@ func runAll(t *testing.T, group []*agent.Agent, s script) {
 	all.Wait()
 }
 
-// inOneProcess runs a parity case with four workers of this process.
+// inOneProcess runs the parity case id as a subtest: the script s, on four workers of this process
+// that serve serveParity.
 func inOneProcess(t *testing.T, id string, s script) {
 	t.Helper()
 	parity.Case(t, id, func(t *testing.T) { runAll(t, startGroup(t, parityWorld, serveParity), s) })
 }
 
-// inSimulatedTime runs a parity case with four workers in simulated time.
+// inSimulatedTime runs the parity case id as a subtest: the script s, on four workers in a bubble
+// of testing/synctest that configure has configured.
 func inSimulatedTime(t *testing.T, id string, configure func(int, *agent.Config), s script) {
 	t.Helper()
 	parity.Case(t, id, func(t *testing.T) {
@@ -82,7 +86,8 @@ func inSimulatedTime(t *testing.T, id string, configure func(int, *agent.Config)
 	})
 }
 
-// inProcesses runs a parity case with four processes.
+// inProcesses runs the parity case id as a subtest: the script s, on four workers that are
+// processes and serve serveCore.
 func inProcesses(t *testing.T, id string, s script) {
 	t.Helper()
 	parity.Case(t, id, func(t *testing.T) {
@@ -91,7 +96,8 @@ func inProcesses(t *testing.T, id string, s script) {
 	})
 }
 
-// runScript runs a script in its process, and then shuts down.
+// runScript joins the process m, runs the script s and shuts down. It returns the error of Join or
+// Shutdown, and panics if the script fails. The script may have closed the agent.
 func runScript(m *procgroup.Member, s script) error {
 	a, err := joinCore(m)
 	if err != nil {
@@ -117,7 +123,8 @@ type panicT struct{}
 func (panicT) Errorf(format string, args ...any) { panic(fmt.Sprintf(format, args...)) }
 func (panicT) FailNow()                          { panic("failed") }
 
-// parityRegistry returns the registered types of the parity tests.
+// parityRegistry returns a new registry with the types and errors that the messages of the parity
+// tests contain.
 func parityRegistry() *codec.Registry {
 	r := codec.NewRegistry()
 	for name, sample := range map[string]any{
@@ -134,7 +141,7 @@ func parityRegistry() *codec.Registry {
 	return r
 }
 
-// full returns a tensor filled with value.
+// full returns a new float32 tensor of this shape whose elements are value. It panics on an error.
 func full(value float32, shape ...int) *tensor.Tensor {
 	x, err := tensor.Zeros(tensor.F32, shape...)
 	if err == nil {
@@ -146,7 +153,7 @@ func full(value float32, shape ...int) *tensor.Tensor {
 	return x
 }
 
-// integer returns a tensor of one integer without dimensions.
+// integer returns a new int64 tensor without dimensions that holds n. It panics on an error.
 func integer(n int64) *tensor.Tensor {
 	x, err := tensor.FromSlice([]int64{n})
 	if err != nil {
@@ -162,10 +169,12 @@ func equalTensor(t require.TestingT, want, got *tensor.Tensor) {
 	require.True(t, same, "%v is not %v", got, want)
 }
 
-// buildSparse returns the sparse tensor of PyTorch's tests, of three integers.
+// buildSparse returns a new sparse tensor of shape 2 by 3 with the values 3, 4 and 5, the one that
+// PyTorch's tests use.
 func buildSparse(t require.TestingT) *tensor.Sparse { return sparseOf(t, 3, 4, 5) }
 
-// sparseOf returns a sparse tensor with these values at the indices of buildSparse.
+// sparseOf returns a new sparse tensor of shape 2 by 3 with the three given values at the indices
+// of buildSparse.
 func sparseOf(t require.TestingT, values ...int64) *tensor.Sparse {
 	indices, err := tensor.FromSlice([]int64{0, 1, 1, 2, 0, 2}, 2, 3)
 	require.NoError(t, err)

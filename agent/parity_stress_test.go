@@ -13,8 +13,9 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/tensor"
 )
 
-// stress returns a script that calls the next worker repeat times at once, and compares the number
-// of runs there.
+// stress returns a script that makes repeat concurrent calls of the named function at the next
+// worker, with the result of arg as the argument; without an argument if arg is nil. It requires
+// that each returns 0, and that the function has run repeat times there.
 func stress(name string, repeat int, arg func(t require.TestingT) any) script {
 	return func(t require.TestingT, w worker) {
 		var all []*agent.Future[[]any]
@@ -45,13 +46,15 @@ func TestParityStress(t *testing.T) {
 	inSimulatedTime(t, "rpc/TensorPipeAgentRpcTest.test_stress_heavy_rpc_sparse", serveCore, stress("heavy_rpc", 20, sparse))
 }
 
-// oneSlot configures a worker that runs one handler at a time.
+// oneSlot is a configure function for startGroup: it makes the worker serve serveCore and run one
+// handler at a time.
 func oneSlot(rank int, c *agent.Config) {
 	serveCore(rank, c)
 	c.MaxHandlers = 1
 }
 
-// One worker waits for a slow call while all others wait in a barrier.
+// A call to a slow function succeeds while the other workers, each with one handler slot, wait in a
+// barrier; the barrier succeeds after that.
 func TestParityDeadlock(t *testing.T) {
 	inSimulatedTime(t, "rpc/RpcTest.test_deadlock", oneSlot, func(t require.TestingT, w worker) {
 		if w.Self().Rank == 1 {
@@ -86,7 +89,7 @@ func TestParityShutdown(t *testing.T) {
 	})
 }
 
-// Pending and later calls to a killed worker fail.
+// Pending and later calls to a killed worker fail, and calls to another worker succeed.
 func TestParityKilled(t *testing.T) {
 	parity.Case(t, "rpc/RpcTest.test_handle_send_exceptions", func(t *testing.T) {
 		group := procgroup.Start(t, parityWorld, joinSurvivor)
@@ -125,8 +128,9 @@ func joinSurvivor(m *procgroup.Member) error {
 	return m.WaitFor("end")
 }
 
-// failEarly returns a script that waits for a call that does not end and two that fail, and gets
-// their error.
+// failEarly returns a script that waits with future.WaitAll for a call that does not end and for
+// two calls of failing. It requires that the wait ends with an error that contains text while the
+// first call is still pending.
 func failEarly(text string, failing func(w worker) *agent.Future[[]any]) script {
 	return func(t require.TestingT, w worker) {
 		require.NoError(t, w.Barrier(w.ctx))

@@ -5,11 +5,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 
+	"github.com/tensorpipe-go/tensorpipe/agent/internal/ctxerr"
 	"github.com/tensorpipe-go/tensorpipe/agent/internal/roster"
 	"github.com/tensorpipe-go/tensorpipe/agent/internal/wire"
+	"github.com/tensorpipe-go/tensorpipe/internal/errtext"
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
 
@@ -23,6 +28,11 @@ type peer struct {
 	ctx       context.Context      // ends, with the reason as its cause, when the peer has left or the agent is closed
 	cancel    context.CancelCauseFunc
 
+	// Guarded by the mutex of peerStates.
+	listed   bool // it is on the member list
+	state    peerState
+	stateErr error // of peerLost
+
 	mu             sync.Mutex
 	attempt        *dialAttempt
 	pendingAccepts int           // accepted pipes of the peer that are not attached yet
@@ -30,21 +40,22 @@ type peer struct {
 	changed        chan struct{} // see changedChan
 }
 
-// newPeer returns the peer for a member of the group, without a pipe.
+// newPeer returns the peer for the member m of the group, without a pipe. The context of the peer
+// ends when the agent is closed or the member leaves.
 func (a *Agent) newPeer(m roster.Member) *peer {
 	p := &peer{agent: a, member: m, info: WorkerInfo{Name: m.Name, Rank: m.Rank}}
 	p.ctx, p.cancel = context.WithCancelCause(a.base)
 	return p
 }
 
-// handleLeave fails pending dials to the worker and aborts the pipe, because the worker has left
-// the group or has another incarnation. Later calls to p fail with ErrUnreachable and
-// ErrNoWorker.
+// handleLeave ends the context of the peer, fails pending dials to it and aborts the pipe, because
+// the worker has left the group or has another incarnation. Later calls to p fail with an error
+// that matches ErrUnreachable and ErrNoWorker. handleLeave takes p.mu.
 func (p *peer) handleLeave() {
 	err := fmt.Errorf("%w: %s has left the group", ErrNoWorker, p.info.Name)
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.cancel(withKind(ErrUnreachable, err))
+	p.cancel(errtext.New(fmt.Sprintf("%v: the worker has left the group", ErrUnreachable), ErrUnreachable, err))
 	if c := p.conn.Load(); c != nil {
 		c.pipe.Abort(err)
 	}
@@ -77,13 +88,19 @@ func (a *Agent) connTo(ctx context.Context, call *call, to To) (*conn, error) {
 	p, err := a.peer(ctx, to)
 	if err != nil {
 		if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
-			err = withKind(context.Cause(ctx), err) // the store does not return the cause
+			cause := ctxerr.Cause(ctx) // which the store does not return
+			text := strings.TrimSuffix(err.Error(), ": "+ctx.Err().Error())
+			err = errtext.New(fmt.Sprintf("%v: %s", cause, text), cause, err)
 		}
 		return nil, err
 	}
 	c, err := p.connect(ctx)
-	if err == nil || ctx.Err() != nil || a.isStatic() {
+	if err == nil || ctx.Err() != nil {
 		return c, err
+	}
+	if a.IsStatic() {
+		p.dialFailed(err)
+		return nil, err
 	}
 	// The worker may have restarted, which this worker has not learned yet; or this worker
 	// may have been removed from the group.
@@ -94,6 +111,7 @@ func (a *Agent) connTo(ctx context.Context, call *call, to To) (*conn, error) {
 	if errors.Is(missing, ErrRemoved) {
 		err = withKind(ErrRemoved, err)
 	}
+	p.dialFailed(err)
 	return nil, err
 }
 
@@ -124,7 +142,7 @@ func (p *peer) connect(ctx context.Context) (*conn, error) {
 		select {
 		case <-t.done:
 		case <-ctx.Done():
-			return nil, context.Cause(ctx)
+			return nil, ctxerr.Cause(ctx)
 		case <-changed:
 		}
 		select {
@@ -141,7 +159,7 @@ func (p *peer) startDial() (*dialAttempt, error) {
 	if p.attempt != nil {
 		return p.attempt, nil
 	}
-	if err := context.Cause(p.ctx); err != nil {
+	if err := ctxerr.Cause(p.ctx); err != nil {
 		return nil, err
 	}
 	t := &dialAttempt{done: make(chan struct{})}
@@ -158,12 +176,13 @@ func await(ctx context.Context, done <-chan struct{}) error {
 	case <-done:
 		return nil
 	case <-ctx.Done():
-		return context.Cause(ctx)
+		return ctxerr.Cause(ctx)
 	}
 }
 
-// changedChan returns a channel that is closed at the next change of conn or pendingAccepts. The
-// caller holds mu.
+// changedChan returns a channel that is closed at the next change for which a goroutine may wait:
+// of the pipe that calls use, when an accepted pipe was attached or has failed, or when the peer
+// leaves. The caller holds p.mu.
 func (p *peer) changedChan() <-chan struct{} {
 	if p.changed == nil {
 		p.changed = make(chan struct{})
@@ -171,7 +190,8 @@ func (p *peer) changedChan() <-chan struct{} {
 	return p.changed
 }
 
-// notifyChanged wakes the goroutines that wait for a change. The caller holds mu.
+// notifyChanged closes the channel of changedChan, and so wakes the goroutines that wait for a
+// change. The caller holds p.mu.
 func (p *peer) notifyChanged() {
 	if p.changed != nil {
 		close(p.changed)
@@ -184,8 +204,11 @@ func (p *peer) notifyChanged() {
 func (p *peer) runDial(t *dialAttempt) {
 	ctx, cancel := context.WithTimeout(p.ctx, p.agent.handshakeTimeout)
 	defer cancel()
-	t.conn, t.err = p.dial(ctx)
-	if cause := context.Cause(p.ctx); t.err != nil && cause != nil {
+	t.err = p.dial(ctx, func(ctx context.Context, pp *pipe.Pipe) (err error) {
+		t.conn, err = p.usePipe(ctx, pp)
+		return err
+	})
+	if cause := ctxerr.Cause(p.ctx); t.err != nil && cause != nil {
 		t.err = cause
 	}
 	p.mu.Lock()
@@ -197,34 +220,94 @@ func (p *peer) runDial(t *dialAttempt) {
 	close(t.done)
 }
 
-// dial opens a pipe. It tries the worker's URLs in order, until one succeeds, the worker rejects
-// the pipe or ctx ends. The error matches ErrUnreachable.
-func (p *peer) dial(ctx context.Context) (*conn, error) {
-	if len(p.member.URLs) == 0 {
-		return nil, withKind(ErrUnreachable, errors.New("the worker has published no URL"))
+// dialStagger is the time after which the next URL of a worker is dialled, too, while the dial of
+// an address on the network goes on. See RFC 8305.
+const dialStagger = 250 * time.Millisecond
+
+// dial opens a pipe to the worker, passes it to use, which owns it, and returns nil. It dials the
+// worker's URLs in order until use returns nil for a pipe: the next URL when an earlier one has
+// failed, or dialStagger after one that is not local. It gives up if ctx ends, or if the worker
+// rejects a pipe; it goes on if another worker or incarnation answers at an address. The error
+// matches ErrUnreachable. All other pipes that dial has opened, and not passed to use, are aborted
+// when it returns.
+func (p *peer) dial(ctx context.Context, use func(context.Context, *pipe.Pipe) error) error {
+	urls := p.member.URLs
+	if len(urls) == 0 {
+		return withKind(ErrUnreachable, errors.New("the worker has published no URL"))
 	}
+	type result struct {
+		pipe *pipe.Pipe
+		err  error
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	results := make(chan result, len(urls))
+	started, ended := 0, 0
+	defer func() {
+		cancel()
+		for ; ended < started; ended++ {
+			if r := <-results; r.err == nil {
+				r.pipe.Abort(nil)
+			}
+		}
+	}()
+	stagger := time.NewTimer(0)
+	defer stagger.Stop()
 	var errs []error
-	for _, url := range p.member.URLs {
-		c, err := p.dialURL(ctx, url)
-		if err == nil {
-			return c, nil
-		}
-		errs = append(errs, err)
-		if errors.Is(err, ErrRefused) || ctx.Err() != nil {
-			break
+	for ended < len(urls) {
+		select {
+		case <-stagger.C:
+			if started < len(urls) {
+				url := urls[started]
+				started++
+				go func() {
+					pp, err := p.agent.pipes.Dial(ctx, url)
+					results <- result{pp, err}
+				}()
+				if !p.agent.isLocal(url) { // its packets may be lost without an answer
+					stagger.Reset(dialStagger)
+				}
+			}
+		case r := <-results:
+			ended++
+			err := r.err
+			if err == nil {
+				if err = use(ctx, r.pipe); err == nil {
+					return nil
+				}
+			}
+			errs = append(errs, err)
+			// Another worker may listen at an address that this machine has, too.
+			if errors.Is(err, ErrRefused) && !errors.Is(err, ErrRestarted) || ctx.Err() != nil {
+				return p.unreachable(errs)
+			}
+			stagger.Reset(0)
 		}
 	}
-	return nil, withKind(ErrUnreachable, errors.Join(errs...))
+	return p.unreachable(errs)
 }
 
-// dialURL opens a pipe at one URL, performs the handshake and attaches the pipe to the peer. If
-// the peer rejects it because it is opening a pipe itself, dialURL waits for that one and returns
-// it. A pipe of dialURL that is not attached is aborted.
-func (p *peer) dialURL(ctx context.Context, url string) (*conn, error) {
-	pp, err := p.agent.pipes.Dial(ctx, url)
-	if err != nil {
-		return nil, err
+// isLocal reports whether only processes of the machine that publishes url can reach url. It
+// returns false if this worker does not have the transport of url.
+func (a *Agent) isLocal(url string) bool {
+	local, err := a.pipes.IsLocal(url)
+	return err == nil && local
+}
+
+// unreachable returns the error for a worker that none of its URLs has reached. It matches
+// ErrUnreachable and each of errs. If the worker publishes only loopback addresses although it may
+// be on another machine, the text asks the user to set Listen there.
+func (p *peer) unreachable(errs []error) error {
+	err := errtext.Join(errs...)
+	if p.agent.beyondMachine() && !slices.ContainsFunc(p.member.URLs, func(url string) bool { return !p.agent.isLocal(url) }) {
+		err = fmt.Errorf("%s publishes only loopback addresses; set Listen there: %w", p.info.Name, err)
 	}
+	return withKind(ErrUnreachable, err)
+}
+
+// usePipe performs the handshake of the open pipe pp, attaches pp to the peer and returns it. If
+// the peer rejects pp because the peer is opening a pipe itself, usePipe waits for the peer's pipe
+// and returns that. If usePipe does not attach pp, it has aborted pp.
+func (p *peer) usePipe(ctx context.Context, pp *pipe.Pipe) (*conn, error) {
 	t, err := p.agent.dialHandshake(ctx, pp, p)
 	if err == nil {
 		return p.setConn(pp, t)
@@ -242,8 +325,8 @@ func (p *peer) dialURL(ctx context.Context, url string) (*conn, error) {
 // used.
 var errSimultaneousOpen = errors.New("the other end is opening a pipe of its own")
 
-// awaitPeerDial waits for the pipe that the peer is opening. The error is errSimultaneousOpen if
-// that fails or ctx ends.
+// awaitPeerDial blocks until the pipe that the peer is opening has been attached, and returns it.
+// The error matches errSimultaneousOpen if the peer's pipe fails or ctx ends first.
 func (p *peer) awaitPeerDial(ctx context.Context) (*conn, error) {
 	p.mu.Lock()
 	before := p.acceptsDone
@@ -276,7 +359,8 @@ func (p *peer) claimDial() (has bool) {
 	return has
 }
 
-// releaseDial reverts claimDial, after a handshake that failed.
+// releaseDial reverts claimDial after a failed handshake: tryAccept no longer prefers the attempt
+// in progress.
 func (p *peer) releaseDial() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -286,20 +370,20 @@ func (p *peer) releaseDial() {
 }
 
 // tryAccept decides about a pipe that the peer opened. It returns nil if the pipe is accepted, and
-// otherwise the reason to reject it. After nil the caller must call acceptDone, after setConn if
-// it attaches the pipe.
+// otherwise the reason to reject it. After nil the caller must call acceptDone, after setConn if it
+// attaches the pipe.
 //
 // has reports that the peer has a pipe to this worker already. before is the pipe to the peer that
 // was in use when this handshake began, or nil. The pipe is rejected if the peer has left, if has
-// is set, or if the pipe in use is neither nil nor before.
+// is true, or if the pipe in use is neither nil nor before.
 //
-// If both ends open a pipe at once, the one opened by the worker with the lower name is used,
-// provided that the peer has answered it: if no pipe can be opened in that direction, because of a
-// firewall for example, the other one is used.
+// If both ends open a pipe at once, the pipe opened by the worker with the lower name is used,
+// provided that the peer has answered it. If no pipe can be opened in that direction, because of a
+// firewall for example, the other pipe is used.
 func (p *peer) tryAccept(has bool, before *conn) *wire.Refusal {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if err := context.Cause(p.ctx); err != nil {
+	if err := ctxerr.Cause(p.ctx); err != nil {
 		return &wire.Refusal{Code: wire.RejectedNotMember, Text: err.Error()}
 	}
 	c := p.conn.Load()
@@ -310,8 +394,8 @@ func (p *peer) tryAccept(has bool, before *conn) *wire.Refusal {
 	return nil
 }
 
-// acceptDone ends an acceptance that tryAccept began, after the pipe has been attached or has
-// failed, and wakes the goroutines that wait for it.
+// acceptDone ends an acceptance that tryAccept began, after the accepted pipe has been attached or
+// has failed, and wakes the goroutines that wait for that pipe.
 func (p *peer) acceptDone() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -320,13 +404,15 @@ func (p *peer) acceptDone() {
 	p.notifyChanged()
 }
 
-// setConn makes an open pipe the one that calls use, and starts reading from it. It aborts the
-// previous pipe, which the other end has lost: otherwise it would not have opened another. If the
-// peer has left, pp has ended or the agent is closed, it aborts pp and returns the error.
+// setConn attaches the open pipe pp, with the terms t of the peer, to the peer: calls use it from
+// now on, a read loop is started, and the peer is present. It returns the new connection. It aborts
+// the previous pipe, if any, because the other end would not have opened another pipe unless it had
+// lost the previous one. If the peer has left, pp has ended or the agent is closed, it aborts pp
+// and returns nil and the error.
 func (p *peer) setConn(pp *pipe.Pipe, t peerTerms) (*conn, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if err := cmp.Or(context.Cause(p.ctx), pp.Err()); err != nil {
+	if err := cmp.Or(ctxerr.Cause(p.ctx), pp.Err()); err != nil {
 		pp.Abort(err)
 		return nil, err
 	}
@@ -340,6 +426,7 @@ func (p *peer) setConn(pp *pipe.Pipe, t peerTerms) (*conn, error) {
 		old.pipe.Abort(errReplaced)
 	}
 	p.notifyChanged()
+	p.agent.members.setByPipe(p, peerPresent, nil)
 	return c, nil
 }
 

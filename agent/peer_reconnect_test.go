@@ -22,7 +22,7 @@ func serveDouble(_ int, c *agent.Config) {
 	c.Funcs = agent.Funcs{double.Serve(func(_ context.Context, n int) (int, error) { return 2 * n, nil })}
 }
 
-// All workers call all others concurrently, before there is any pipe: no call is lost.
+// All workers call all workers concurrently, before there is any pipe, and every call succeeds.
 func TestSimultaneousFirstCalls(t *testing.T) {
 	for range 15 {
 		group := startGroup(t, 3, serveDouble)
@@ -55,7 +55,8 @@ func TestSimultaneousFirstCalls(t *testing.T) {
 	}
 }
 
-// overLinks makes workers connect over links that a test can cut.
+// overLinks makes the worker of c listen and connect over TCP only through network, whose links a
+// test can cut.
 func overLinks(c *agent.Config, network *simnet.Network) {
 	c.Listen = []string{"uv://127.0.0.1:0"}
 	c.NewContext = func(o pipe.Options) (*pipe.Context, error) {
@@ -65,8 +66,8 @@ func overLinks(c *agent.Config, network *simnet.Network) {
 	}
 }
 
-// When the link between two living workers is cut, pending calls fail, and the next calls open
-// another pipe: from either end, or from both at once.
+// When the link between two living workers is cut, the pending call fails with ErrUnreachable, and
+// later calls from both ends open another pipe and succeed.
 func TestCutLink(t *testing.T) {
 	network := simnet.New(uv.New())
 	begun := make(chan struct{}, 8)
@@ -104,8 +105,8 @@ func TestCutLink(t *testing.T) {
 	}
 }
 
-// On a link that drops everything calls end by their deadlines; when the link works again, so do
-// calls.
+// On a link that drops everything a call ends at its limit. Once the link works again, calls
+// succeed.
 func TestHalfOpenLink(t *testing.T) {
 	network := simnet.New(uv.New())
 	group := startGroup(t, 2, func(rank int, c *agent.Config) { serveDouble(rank, c); overLinks(c, network) })

@@ -16,8 +16,9 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
 
-// dialPeer returns a pipe of the first of two workers to the other one, after the handshake and
-// before it is attached.
+// dialPeer joins two workers in a dynamic group and performs the handshake of a pipe from the first
+// to the second. It returns the workers, the first one's peer for the second, the open pipe pp,
+// which is not attached to p, and the terms that the second has sent.
 func dialPeer(ctx context.Context, t *testing.T) (group []*Agent, p *peer, pp *pipe.Pipe, told peerTerms) {
 	group = joinInternal(t, 2, func(_ int, c *Config) { c.WorldSize = 0 })
 	require.NoError(t, group[0].refresh(ctx))
@@ -29,8 +30,9 @@ func dialPeer(ctx context.Context, t *testing.T) (group []*Agent, p *peer, pp *p
 	return group, p, pp, told
 }
 
-// A pipe to a worker that leaves the group during the handshake is not attached, though the worker
-// is still alive.
+// A pipe to a worker that leaves the group during the handshake is not attached but ended, though
+// the worker is still alive. Goroutines that wait for a pipe to it get an error that matches
+// ErrNoWorker.
 func TestHandshakeWithWorkerThatLeft(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
@@ -42,7 +44,7 @@ func TestHandshakeWithWorkerThatLeft(t *testing.T) {
 	hasLeft := func(err error) {
 		require.ErrorIs(t, err, ErrUnreachable)
 		require.ErrorIs(t, err, ErrNoWorker)
-		require.ErrorContains(t, err, "worker1 has left the group")
+		require.ErrorContains(t, err, "the worker has left the group")
 	}
 	hasLeft(testwait.Finish(t, waiting))
 	_, err := p.setConn(pp, told)
@@ -55,7 +57,8 @@ func TestHandshakeWithWorkerThatLeft(t *testing.T) {
 	require.NotNil(t, p.tryAccept(false, nil))
 }
 
-// A pipe that ends before it is attached is not attached.
+// setConn does not attach a pipe that has ended after the handshake, and returns the reason.
+// Another pipe can be opened.
 func TestPipeEndsAfterHandshake(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
@@ -73,8 +76,8 @@ func TestPipeEndsAfterHandshake(t *testing.T) {
 	require.NotNil(t, c)
 }
 
-// A pipe that the other end has closed, while this end has not noticed, does not fail a call:
-// nothing of the call has been sent, and another pipe is opened.
+// A call reaches the worker although the other end has closed the pipe and this end has not
+// noticed: nothing of the call was sent on that pipe, and another pipe is opened.
 func TestCallOnClosedPipe(t *testing.T) {
 	ctx, stop := context.WithTimeout(t.Context(), 20*time.Second)
 	defer stop()
@@ -107,8 +110,8 @@ func TestCallOnClosedPipe(t *testing.T) {
 	}
 }
 
-// A goroutine that waits for the pipe of the peer gets an error when that pipe fails, whether it
-// was accepted before or after the wait began.
+// awaitPeerDial returns errSimultaneousOpen when the pipe that the peer has opened fails, whether
+// that pipe was accepted before or after the wait began.
 func TestSimultaneousOpenFails(t *testing.T) {
 	for name, early := range map[string]bool{"before": true, "behind": false} {
 		t.Run(name, func(t *testing.T) {
@@ -138,8 +141,7 @@ func TestSimultaneousOpenFails(t *testing.T) {
 
 // A worker whose record in the store has no URL is unreachable.
 func TestDialWithoutURLs(t *testing.T) {
-	c, err := (&peer{}).dial(t.Context())
-	require.Nil(t, c)
+	err := (&peer{}).dial(t.Context(), nil)
 	require.ErrorIs(t, err, ErrUnreachable)
 	require.ErrorContains(t, err, "the worker has published no URL")
 }

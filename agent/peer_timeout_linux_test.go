@@ -3,11 +3,11 @@ package agent
 import (
 	"bufio"
 	"context"
+	"crypto/tls"
 	"fmt"
 	"io"
 	"log/slog"
 	"os"
-	"os/exec"
 	"strconv"
 	"strings"
 	"syscall"
@@ -19,11 +19,27 @@ import (
 	"github.com/tensorpipe-go/tensorpipe"
 	"github.com/tensorpipe-go/tensorpipe/agent/store"
 	"github.com/tensorpipe-go/tensorpipe/internal/testutil/freeport"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/testcert"
 	"github.com/tensorpipe-go/tensorpipe/internal/testutil/testwait"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/twohosts"
 	"github.com/tensorpipe-go/tensorpipe/pipe"
+	"github.com/tensorpipe-go/tensorpipe/shm"
 )
 
-// userTimeouts returns TCP_USER_TIMEOUT of the connected TCP sockets of this process, in ms.
+// Shared memory is offered beside TLS, and preferred within a machine.
+func TestSharedMemoryBesideTLS(t *testing.T) {
+	if err := shm.New().Viable(); err != nil {
+		t.Skip(err)
+	}
+	config := testcert.New(t)
+	group := joinInternal(t, 2, func(_ int, c *Config) { c.TLS = config })
+	c, err := group[0].peers.find("worker1").connect(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, shm.Name, c.pipe.Plan().Transport)
+}
+
+// userTimeouts returns the value of TCP_USER_TIMEOUT, in milliseconds, of each connected TCP socket
+// of this process.
 func userTimeouts(t *testing.T) (all []int) {
 	t.Helper()
 	const tcpUserTimeout = 0x12
@@ -42,31 +58,35 @@ func userTimeouts(t *testing.T) (all []int) {
 	return all
 }
 
-// By default both ends of a TCP pipe have the timeout.
+// By default, and with Config.TLS, both ends of a TCP pipe have the TCP_USER_TIMEOUT that ackTimeout
+// prescribes.
 func TestDefaultUserTimeout(t *testing.T) {
-	group := joinInternal(t, 2, func(_ int, c *Config) { c.Listen = []string{"uv://127.0.0.1:0"} })
-	_, err := group[0].peers.find("worker1").connect(t.Context())
-	require.NoError(t, err)
-	bounded := 0
-	for _, ms := range userTimeouts(t) {
-		if ms == int(ackTimeout.Milliseconds()) {
-			bounded++
-		}
+	for name, config := range map[string]*tls.Config{"plain": nil, "TLS": testcert.New(t)} {
+		t.Run(name, func(t *testing.T) {
+			group := joinInternal(t, 2, func(_ int, c *Config) { c.Listen, c.TLS = []string{"uv://127.0.0.1:0"}, config })
+			c, err := group[0].peers.find("worker1").connect(t.Context())
+			require.NoError(t, err)
+			_, secure := c.pipe.TLS()
+			require.Equal(t, config != nil, secure)
+			bounded := 0
+			for _, ms := range userTimeouts(t) {
+				if ms == int(ackTimeout.Milliseconds()) {
+					bounded++
+				}
+			}
+			require.GreaterOrEqual(t, bounded, 2, "both ends are here")
+		})
 	}
-	require.GreaterOrEqual(t, bounded, 2, "both ends are here")
 }
-
-// requireNetns is set where network namespaces are known to work, so that the test is not
-// skipped there.
-const requireNetns = "TENSORPIPE_REQUIRE_NETNS"
 
 // peerEnv is set in the process in the other namespace: its address and the URL of the store.
 const peerEnv = "TENSORPIPE_ISLANDER"
 
 var cableEcho = NewFunc[int, int]("test.echo")
 
-// joinOverCable joins a group of two over the cable, with a timeout of a second for
-// unacknowledged bytes.
+// joinOverCable joins the worker with this rank to a group of two that listens at addr, where bytes
+// may stay unacknowledged for one second. The worker of rank 0 serves the store at rendezvous. The
+// caller closes the agent.
 func joinOverCable(ctx context.Context, rank int, addr, rendezvous string) (*Agent, error) {
 	return Join(ctx, Config{
 		Name: fmt.Sprint("worker", rank), Rank: rank, WorldSize: 2, Rendezvous: rendezvous,
@@ -79,7 +99,8 @@ func joinOverCable(ctx context.Context, rank int, addr, rendezvous string) (*Age
 	})
 }
 
-// TestPulledCablePeer runs in the process at the other end of the cable, until its input ends.
+// TestPulledCablePeer runs only in the process on the other host of TestPulledCable: it joins as
+// worker1, prints "joined", and serves calls until its standard input ends.
 func TestPulledCablePeer(t *testing.T) {
 	told := os.Getenv(peerEnv)
 	if told == "" {
@@ -96,73 +117,12 @@ func TestPulledCablePeer(t *testing.T) {
 	require.NoError(t, a.Close())
 }
 
-// cable is a veth pair to a network namespace.
-type cable struct {
-	namespace, near, far, here, there string
-}
-
-func ip(command string) ([]byte, error) {
-	return exec.Command("ip", strings.Fields(command)...).CombinedOutput()
-}
-
-// newCable needs root and iproute2. The addresses are from the range for network benchmarks.
-// Neighbours are entered by hand, so that only the connection itself notices a pulled cable.
-func newCable(t *testing.T) cable {
+// startPeer runs TestPulledCablePeer in a process on the other host, and returns a channel that
+// receives the first line of its output, "joined\n". The process is ended at the end of the test.
+func startPeer(t *testing.T, hosts twohosts.Hosts, rendezvous string) <-chan string {
 	t.Helper()
-	skip := func(format string, args ...any) {
-		if os.Getenv(requireNetns) != "" {
-			t.Fatalf(requireNetns+" is set, but: "+format, args...)
-		}
-		t.Skipf(format, args...)
-	}
-	if testing.Short() {
-		skip("waits some seconds for timers of the kernel")
-	}
-	if os.Geteuid() != 0 {
-		skip("network namespaces need root")
-	}
-	pid := os.Getpid()
-	subnet := fmt.Sprintf("198.%d.%d.", 18+pid>>14&1, pid>>6&255)
-	c := cable{
-		fmt.Sprint("tpagent", pid), fmt.Sprint("tpan", pid), fmt.Sprint("tpaf", pid),
-		subnet + fmt.Sprint(pid&63*4+1), subnet + fmt.Sprint(pid&63*4+2),
-	}
-	if out, err := ip("netns add " + c.namespace); err != nil {
-		skip("no network namespaces here: %v: %s", err, out)
-	}
-	t.Cleanup(func() {
-		_, _ = ip("netns del " + c.namespace)
-		_, _ = ip("link del " + c.near) // the kernel may have removed it with the namespace
-	})
-	inside := "-n " + c.namespace + " "
-	for _, command := range []string{
-		"link add " + c.near + " address 02:00:00:00:78:01 type veth peer name " + c.far +
-			" address 02:00:00:00:78:02 netns " + c.namespace,
-		"addr add " + c.here + "/30 dev " + c.near,
-		"link set " + c.near + " up",
-		"neigh replace " + c.there + " lladdr 02:00:00:00:78:02 nud permanent dev " + c.near,
-		inside + "addr add " + c.there + "/30 dev " + c.far,
-		inside + "link set " + c.far + " up",
-		inside + "link set lo up", // uv tries it
-	} {
-		out, err := ip(command)
-		require.NoError(t, err, "ip %s: %s", command, out)
-	}
-	return c
-}
-
-// put sets the far end "down" or "up". Only a sender that waits for an acknowledgement notices.
-func (c cable) put(t *testing.T, how string) {
-	t.Helper()
-	out, err := ip("-n " + c.namespace + " link set " + c.far + " " + how)
-	require.NoError(t, err, string(out))
-}
-
-// startPeer starts TestPulledCablePeer, and returns a channel with its first line: "joined".
-func (c cable) startPeer(t *testing.T, rendezvous string) <-chan string {
-	t.Helper()
-	cmd := exec.Command("ip", "netns", "exec", c.namespace, os.Args[0], "-test.run=^TestPulledCablePeer$")
-	cmd.Env = append(os.Environ(), peerEnv+"="+c.there+" "+rendezvous)
+	cmd := hosts.Command(os.Args[0], "-test.run=^TestPulledCablePeer$")
+	cmd.Env = append(os.Environ(), peerEnv+"="+hosts.There+" "+rendezvous)
 	cmd.Stderr = os.Stderr
 	stdin, err := cmd.StdinPipe()
 	require.NoError(t, err)
@@ -180,15 +140,18 @@ func (c cable) startPeer(t *testing.T, rendezvous string) <-chan string {
 	return joined
 }
 
-// A worker's machine disappears from the network during a call without a timeout: the call fails.
-// Calls succeed again once the machine is back.
+// If a worker's machine disappears from the network, a call without a timeout fails with
+// ErrUnreachable. Calls succeed again once the machine is back.
 func TestPulledCable(t *testing.T) {
-	c := newCable(t)
-	rendezvous := "tcp://" + c.here + ":" + freeport.Port(t, c.here)
-	joined := c.startPeer(t, rendezvous)
+	if testing.Short() {
+		t.Skip("waits some seconds for timers of the kernel")
+	}
+	hosts := twohosts.New(t)
+	rendezvous := "tcp://" + hosts.Here + ":" + freeport.Port(t, hosts.Here)
+	joined := startPeer(t, hosts, rendezvous)
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
-	a, err := joinOverCable(ctx, 0, c.here, rendezvous)
+	a, err := joinOverCable(ctx, 0, hosts.Here, rendezvous)
 	require.NoError(t, err)
 	defer func() { require.NoError(t, a.Close()) }()
 	require.Equal(t, "joined\n", testwait.Finish(t, joined))
@@ -196,13 +159,13 @@ func TestPulledCable(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, 1, n)
 
-	c.put(t, "down")
+	hosts.SetLink(t, false)
 	_, err = cableEcho.Call(ctx, a, "worker1", 2, WithTimeout(0))
 	require.ErrorIs(t, err, ErrUnreachable)
 	require.ErrorIs(t, err, syscall.ETIMEDOUT)
 	require.NoError(t, ctx.Err())
 
-	c.put(t, "up")
+	hosts.SetLink(t, true)
 	n, err = cableEcho.Call(ctx, a, "worker1", 3, WithTimeout(0))
 	require.NoError(t, err)
 	require.Equal(t, 3, n)

@@ -19,7 +19,9 @@ import (
 
 var stuck = agent.NewFunc[string, string]("test.stuck")
 
-// serveStuck serves stuck, which reports its caller and blocks until its context ends.
+// serveStuck returns an edit function for joinMember that makes the worker serve double and stuck.
+// The handler of stuck sends "stuck for " and its argument to the test and blocks until its context
+// ends.
 func serveStuck(m *procgroup.Member) func(*agent.Config) {
 	return func(c *agent.Config) {
 		c.Funcs = agent.Funcs{
@@ -33,7 +35,8 @@ func serveStuck(m *procgroup.Member) func(*agent.Config) {
 	}
 }
 
-// wantDeath returns nil if err reports that a worker died, with its name.
+// wantDeath returns nil if err is an *Error of the operation op that matches ErrUnreachable and
+// names worker. Otherwise it returns an error that wraps err.
 func wantDeath(err error, op, worker string) error {
 	var e *agent.Error
 	if !errors.Is(err, agent.ErrUnreachable) || !errors.As(err, &e) || e.Worker != worker || e.Op != op {
@@ -42,7 +45,8 @@ func wantDeath(err error, op, worker string) error {
 	return nil
 }
 
-// Calls to a killed worker fail; calls to other workers succeed.
+// Pending and new calls to a killed worker fail with ErrUnreachable, without a timeout; calls to
+// other workers succeed.
 func TestKilledDuringCalls(t *testing.T) {
 	group := procgroup.Start(t, 3, func(m *procgroup.Member) error {
 		a, err := joinMember(m, serveStuck(m))
@@ -72,8 +76,10 @@ func TestKilledDuringCalls(t *testing.T) {
 	group.Wait()
 }
 
-// killDuring kills one of three workers while the others wait for it in a collective operation.
-// The survivors must name it. Both have contributed by then, see notifyArrivals.
+// killDuring kills the process of rank victim, one of three, while the others wait for it in meet,
+// a collective operation named op. It requires that meet fails at both survivors with an error that
+// names the victim. Unless the victim leads, both have contributed before the kill, see
+// notifyArrivals.
 func killDuring(t *testing.T, victim int, op string, meet func(ctx context.Context, a *agent.Agent) error) {
 	group := procgroup.Start(t, 3, func(m *procgroup.Member) error {
 		a, err := joinMember(m, func(c *agent.Config) { c.Interceptors = []agent.Interceptor{notifyArrivals(m)} })
@@ -109,7 +115,8 @@ func killDuring(t *testing.T, victim int, op string, meet func(ctx context.Conte
 // maxDeathDelay bounds the time in which the death of a process is noticed on a very busy machine.
 const maxDeathDelay = 20 * time.Second
 
-// notifyArrivals makes the leader report workers that contribute to a round after the first.
+// notifyArrivals returns an interceptor for the leader of rounds. From the second contribution of a
+// worker on, it sends "<name> has come again" to the test.
 func notifyArrivals(m *procgroup.Member) agent.Interceptor {
 	var mu sync.Mutex
 	come := map[string]bool{}
@@ -143,7 +150,8 @@ func TestKilledDuringShutdown(t *testing.T) {
 	}
 }
 
-// Workers that wait for one that was killed before it joined learn its rank.
+// If a worker is killed before it joins, the error of Join at the workers that wait for it names
+// its rank.
 func TestKilledBeforeJoin(t *testing.T) {
 	group := procgroup.Start(t, 3, func(m *procgroup.Member) error {
 		if m.Rank == 1 {
@@ -181,7 +189,8 @@ func TestKilledBeforeJoin(t *testing.T) {
 	group.Wait()
 }
 
-// A stopped worker is not dead: a barrier waits for it, within its timeout.
+// A worker whose process is stopped does not count as dead: a barrier waits for it and succeeds
+// once the process continues.
 func TestStoppedMember(t *testing.T) {
 	group := procgroup.Start(t, 2, func(m *procgroup.Member) error {
 		a, err := joinMember(m, nil)
@@ -208,8 +217,8 @@ func TestStoppedMember(t *testing.T) {
 	group.Wait()
 }
 
-// A worker that is killed and restarted replaces its earlier incarnation in a dynamic group. In
-// a static group it gets ErrJoined.
+// In a dynamic group a worker that was killed and restarted replaces its earlier incarnation, and
+// can be called. In a static group its Join fails with ErrJoined.
 func TestRestartedMember(t *testing.T) {
 	for _, static := range []bool{false, true} {
 		t.Run(fmt.Sprint("static=", static), func(t *testing.T) { restarted(t, static) })
@@ -276,8 +285,8 @@ func callRestarted(m *procgroup.Member, a *agent.Agent, static bool) error {
 	return errors.Join(err, want(42, n))
 }
 
-// The process of the store is stopped or killed. Workers that have joined continue, and Close
-// does not wait long for the store.
+// If the process of the store is stopped or killed, workers that have joined can still call each
+// other and meet, and Close does not wait long for the store.
 func TestStoreGone(t *testing.T) {
 	for _, how := range []string{"stopped", "killed"} {
 		t.Run(how, func(t *testing.T) { storeGone(t, how) })

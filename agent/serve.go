@@ -29,11 +29,7 @@ func (c *conn) serve(in *inMessage, l *leader) {
 		c.rejectOverload(r, err)
 	case r.handler.Handler == nil:
 		r.drop()
-		what := "function " + r.handler.name
-		if t := r.handler.typ; t != "" && t != invokeType {
-			what = "message type " + t
-		}
-		c.reject(r, fmt.Errorf("%w: %s is not registered on %s", ErrNoFunction, what, c.agent.self), l)
+		c.reject(r, r.handler.missing(), l)
 	case !in.isInline():
 		in.deferRead(&c.readers)
 		l.detach(r)
@@ -42,20 +38,22 @@ func (c *conn) serve(in *inMessage, l *leader) {
 	}
 }
 
-// newRequest returns the request of a message, which the request then owns, with its deadline,
-// its handler and its charge. It is not registered. Its Handler is nil if this worker does not
-// serve the function or type.
+// newRequest returns the request of a message, which the request then owns, with its handler, its
+// charge, and its deadline, which a stream does not have. It is not registered. Its Handler is nil
+// if this worker does not serve the function or type.
 func (c *conn) newRequest(in *inMessage) *Request {
 	h := &in.head
 	r := &Request{conn: c, id: h.ID, flags: h.Flags, message: in, begun: time.Now()}
 	r.parent = c.agent.base
 	r.ctx = r
-	if h.Timeout > 0 {
-		r.deadline, r.limit = r.begun.Add(h.Timeout), h.Timeout
-	}
 	e, ok := c.agent.handlers.lookup(h.Type, h.Name)
 	if !ok {
 		e = handlerEntry{typ: string(h.Type), name: string(h.Name)}
+	}
+	if r.limit = h.Timeout; isStreamType(e.typ) {
+		r.stream = newServedStream(r, &e)
+	} else if h.Timeout > 0 {
+		r.deadline = r.begun.Add(h.Timeout)
 	}
 	r.handler, r.charge = e, callOverhead+len(in.incoming.Descriptor().Metadata)
 	if in.isInline() {
@@ -72,8 +70,9 @@ func (r *Request) drop() {
 }
 
 // open reads and decodes a registered request, and starts its handler. If an interceptor holds the
-// request, the handler starts after that wait. A request that cannot be decoded is rejected. l is
-// the leader on which open runs.
+// request, another goroutine starts the handler when the wait of the interceptor has returned. A
+// request that cannot be decoded, or whose wait fails, is rejected. l is the leader on which open
+// runs.
 func (c *conn) open(r *Request, l *leader) {
 	if err := c.decodeAsLeader(r, l); err != nil {
 		c.reject(r, err, l)
@@ -122,14 +121,20 @@ func (c *conn) decode(r *Request) (err error) {
 		if v := recover(); v != nil {
 			err = &PanicError{Value: fmt.Sprint(v)}
 		}
+		if err != nil {
+			r.requestEnds.run(MessageHandled, err)
+		}
 	}()
+	in.view = Message{Kind: KindRequest, Type: r.handler.typ, Name: r.handler.name, Peer: c.peer, decoder: in.decoder, key: r.callKey(), ends: &r.requestEnds}
+	if in.dst = newDestination(r, r.handler.place); in.dst != nil {
+		defer in.dst.end(nil)
+	}
 	if err := c.agent.inMessages.receive(r, in); err != nil {
 		return withKind(ErrArguments, err)
 	}
 	if r.handler.borrows {
 		r.borrowed = slices.Clone(in.storages)
 	}
-	in.view = Message{Kind: KindRequest, Type: r.handler.typ, Name: r.handler.name, Peer: c.peer, decoder: in.decoder}
 	if r.ctx, err = c.agent.runReceived(r, &in.view); err != nil {
 		return err
 	}
@@ -185,8 +190,9 @@ func (r *Request) short() bool {
 	return r.handler.short || ok && t.short()
 }
 
-// handleCancel cancels the context of the request to which a cancellation belongs, or keeps the
-// cancellation for a request that is not registered yet. It owns in.
+// handleCancel cancels the context of the request to which the cancellation in belongs. If no such
+// request is registered, handleCancel keeps the cancellation, since the request may still arrive.
+// It owns in.
 func (c *conn) handleCancel(in *inMessage) {
 	cause := fmt.Errorf("%w: %s", ErrCallerGone, in.head.Reason)
 	c.mu.Lock()
@@ -205,7 +211,7 @@ func (c *conn) handleCancel(in *inMessage) {
 // runs once earlier replies were sent.
 type rejection struct{ err error }
 
-// Run implements Task.
+// Run implements Task: it replies to the request with the error of the rejection.
 func (t rejection) Run(_ context.Context, r *Request) { _ = r.Fail(t.err) } // nothing else replies
 
 func (rejection) short() bool { return true }

@@ -1,10 +1,10 @@
 package agent
 
 import (
-	"context"
 	"errors"
 	"fmt"
 
+	"github.com/tensorpipe-go/tensorpipe/agent/internal/ctxerr"
 	"github.com/tensorpipe-go/tensorpipe/agent/internal/wire"
 )
 
@@ -22,10 +22,10 @@ const (
 // errDuplicate means that a request of the same number is being served.
 var errDuplicate = errors.New("request came twice")
 
-// register adds a request to those that are served and takes its charge. If a cancellation has
-// come before the request, the context of the request is cancelled. The error matches ErrClosed if
-// the pipe has ended, and ErrOverloaded if there are too many requests; it is errDuplicate if a
-// request of the same number is being served.
+// register adds a request to those that are served and takes its charge. If a cancellation has come
+// before the request, the context of the request is cancelled. The error matches ErrClosed if the
+// pipe has ended, and ErrOverloaded if there are too many requests or streams; it is errDuplicate
+// if a request of the same number is being served. After an error the request is not registered.
 func (c *conn) register(r *Request) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -41,6 +41,12 @@ func (c *conn) register(r *Request) error {
 	}
 	if len(c.serving) > 0 && c.servingBytes+r.charge > factor*c.agent.limits.CallBytes {
 		return fmt.Errorf("%w: %d bytes in %d calls at once", ErrOverloaded, c.servingBytes, len(c.serving))
+	}
+	if r.stream != nil {
+		if c.servingStreams >= c.agent.limits.MaxStreams {
+			return fmt.Errorf("%w: %d streams at once, which is MaxStreams there", ErrOverloaded, c.servingStreams)
+		}
+		c.servingStreams++
 	}
 	c.servingBytes += r.charge
 	c.serving[r.id] = r
@@ -64,8 +70,9 @@ func (e *earlyCancels) add(id uint64, cause error) {
 	e.next = (e.next + 1) % len(e.ids)
 }
 
-// remove forgets and returns the cause with which the request of that number was cancelled before
-// it was registered, nil if it was not.
+// remove forgets and returns the cause with which the request with this number was cancelled before
+// it was registered. It returns nil if no such cancellation is remembered. The caller holds the
+// mutex of the conn.
 func (e *earlyCancels) remove(id uint64) error {
 	for i, other := range e.ids {
 		if other == id && e.causes[i] != nil {
@@ -95,14 +102,15 @@ func (c *conn) openLarge(r *Request) {
 	}
 }
 
-// acquireLarge takes n bytes for a large request from the budget, and waits for them. The error
-// is the cause of the request's context, or ErrCallerGone if the pipe has ended. A request of a
-// handler does not wait, since handlers that hold memory may wait for its reply: if there are too
-// many such bytes, the error matches ErrOverloaded.
+// acquireLarge takes n bytes for a large request from the budget of the connection, and blocks
+// until the budget has them. The error is the cause of the request's context, or ErrCallerGone if
+// the pipe has ended; then nothing was taken. For a request that a handler of the caller makes it
+// does not block, since handlers that hold memory may wait for the reply: if there are too many
+// such bytes, the error matches ErrOverloaded.
 func (c *conn) acquireLarge(r *Request, n int) error {
 	if r.flags&wire.FlagNested == 0 {
 		if !c.largeBudget.Acquire(r, c.down, n) {
-			if err := context.Cause(r); err != nil {
+			if err := ctxerr.Cause(r); err != nil {
 				return err
 			}
 			return ErrCallerGone

@@ -34,7 +34,8 @@ func (g gate) serve(ctx context.Context, _ *tensor.Tensor) (agent.None, error) {
 	}
 }
 
-// A caller keeps to the Limits.CallBytes of the worker that it calls.
+// A caller sends no more requests at once than Limits.CallBytes of the called worker admits; the
+// others wait at the caller and succeed later.
 func TestCallBytesOfTheCallee(t *testing.T) {
 	g := newGate()
 	group := startGroup(t, 2, func(rank int, c *agent.Config) {
@@ -61,7 +62,8 @@ func TestCallBytesOfTheCallee(t *testing.T) {
 	}
 }
 
-// Calls that handlers make exceed Limits.CallBytes, up to a bound.
+// Calls that a handler makes exceed Limits.CallBytes without waiting. Beyond a bound the called
+// worker rejects them with ErrOverloaded.
 func TestNestedCallsAreBounded(t *testing.T) {
 	g := newGate()
 	group := startGroup(t, 2, func(rank int, c *agent.Config) {
@@ -83,7 +85,8 @@ func TestNestedCallsAreBounded(t *testing.T) {
 	require.ErrorIs(t, err, agent.ErrOverloaded)
 }
 
-// A large call waits for memory at the worker that is called until others have ended.
+// A large call waits until other large calls have ended and free their memory at the called worker.
+// Small calls do not wait, and a waiting call can be cancelled.
 func TestLargeCallsWaitForMemory(t *testing.T) {
 	g := newGate()
 	group := startGroup(t, 2, func(_ int, c *agent.Config) {
@@ -111,7 +114,8 @@ func TestLargeCallsWaitForMemory(t *testing.T) {
 	}
 }
 
-// Large calls that handlers make do not wait for memory, up to a bound.
+// Large calls that a handler makes exceed Limits.LargeBytes without waiting. Beyond a bound they
+// fail with ErrOverloaded, until the memory of others is free again.
 func TestLargeCallsOfHandlers(t *testing.T) {
 	const limit = 2 << 20 // the bound is eight times that
 	part := filled(t, 1, 2*limit/4)
@@ -147,7 +151,8 @@ func TestLargeCallsOfHandlers(t *testing.T) {
 	require.NoError(t, o.next)
 }
 
-// A large call beyond that bound is admitted if it is the only one.
+// A large call of a handler that alone exceeds the bound for such calls is admitted if it is the
+// only one.
 func TestVeryLargeCallOfHandler(t *testing.T) {
 	g := newGate()
 	group := startGroup(t, 2, func(_ int, c *agent.Config) {

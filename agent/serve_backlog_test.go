@@ -26,7 +26,8 @@ var (
 
 func sizeOf(_ context.Context, x *tensor.Tensor) (int, error) { return x.Len(), nil }
 
-// limitInFlight bounds the bytes that the pipes of a worker have in flight.
+// limitInFlight bounds the bytes that each pipe of the worker of c may have in flight, whatever
+// pipe context c.NewContext makes.
 func limitInFlight(c *agent.Config, bytes int) {
 	newContext := c.NewContext
 	if newContext == nil {
@@ -43,8 +44,8 @@ const (
 	manyMore = inFlight // of float32: more than the pipe admits, unless nothing else is in flight
 )
 
-// The read loops of two ends do not wait for each other, although both pipes are full of messages
-// that the other end has not read when they send small replies.
+// The read loops of both ends go on, and all calls succeed, although both pipes are full of unread
+// messages when both ends send small replies.
 func TestReadersDoNotWaitForEachOther(t *testing.T) {
 	var proceed chan struct{}
 	configure := func(rank int, c *agent.Config) {
@@ -80,7 +81,8 @@ func TestReadersDoNotWaitForEachOther(t *testing.T) {
 	})
 }
 
-// Many large and small calls run at once in both directions, on pipes that admit few bytes.
+// Many large and small calls at once succeed in both directions, on pipes that admit few bytes in
+// flight.
 func TestFloodBothWays(t *testing.T) {
 	short.Skip(t, "a flood of calls")
 	rounds := 30
@@ -106,8 +108,9 @@ func TestFloodBothWays(t *testing.T) {
 	}
 }
 
-// flood makes many calls between two workers in both directions, and sends the outcome of each to
-// the channel.
+// flood begins many large and small calls between the two workers of group, in both directions, and
+// returns without waiting. outcomes receives the outcome of each of the calls, nil for the expected
+// result.
 func flood(t *testing.T, group []*agent.Agent, rounds int) (calls int, outcomes <-chan error) {
 	const callers, small = 4, 20 // of small calls, for each large one
 	calls = len(group) * callers * (1 + small) * rounds
@@ -139,8 +142,9 @@ func flood(t *testing.T, group []*agent.Agent, rounds int) (calls int, outcomes 
 	return calls, all
 }
 
-// fillPipe fills the pipe from the second worker to the first with a large call, for which the
-// first worker has memory only after the gate has opened.
+// fillPipe fills the pipe from the second worker to the first with large calls, for which the first
+// worker has memory only after the gate of fillable has opened. It returns the futures of these
+// calls without waiting for them. It must be called in a bubble of testing/synctest.
 func fillPipe(t *testing.T, group []*agent.Agent) []*agent.Future[agent.None] {
 	var filling []*agent.Future[agent.None]
 	for range 2 {
@@ -150,7 +154,9 @@ func fillPipe(t *testing.T, group []*agent.Agent) []*agent.Future[agent.None] {
 	return filling
 }
 
-// fillable configures workers for fillPipe. It makes the gate within the bubble of the test.
+// fillable returns a configure function for simulate that prepares workers for fillPipe and makes
+// them serve funcs, too. It sets *g to a new gate for the handler that the calls of fillPipe run,
+// within the bubble of the test.
 func fillable(g *gate, funcs func() agent.Funcs) func(int, *agent.Config) {
 	return func(rank int, c *agent.Config) {
 		if rank == 0 {
@@ -163,8 +169,8 @@ func fillable(g *gate, funcs func() agent.Funcs) func(int, *agent.Config) {
 	}
 }
 
-// While replies wait for space in the pipe no handler starts that would make more of them. Messages
-// are still read.
+// While a reply waits for space in the pipe, no further handler starts; its request is queued.
+// Cancellations are still read, and all calls succeed once there is space.
 func TestRequestsWaitForUnsentReplies(t *testing.T) {
 	const calls = 10
 	for name, opts := range map[string][]agent.ServeOption{"short": {agent.WithShort()}, "plain": nil} {
@@ -208,8 +214,8 @@ func TestRequestsWaitForUnsentReplies(t *testing.T) {
 	}
 }
 
-// A small call for which the pipe has no space ends at its limit. Cancelling one does not wait for
-// space.
+// A small call for which the pipe has no space ends at its limit. Cancelling another call returns
+// at once, and its cancellation is sent when there is space.
 func TestTimeoutInAFullPipe(t *testing.T) {
 	var g gate
 	h := &hanging{}
@@ -243,8 +249,8 @@ func TestTimeoutInAFullPipe(t *testing.T) {
 	})
 }
 
-// Large calls in both directions that wait for memory at the other end fill both pipes. The replies
-// that free the memory are sent all the same.
+// Large calls in both directions that wait for memory at the other end fill both pipes.
+// Nevertheless the replies that free the memory are sent, and all calls succeed.
 func TestRepliesPassCallsThatWaitForMemory(t *testing.T) {
 	var g gate
 	simulate(t, 2, fillable(&g, func() agent.Funcs { return nil }), func(t *testing.T, group []*agent.Agent) {
@@ -263,7 +269,7 @@ func TestRepliesPassCallsThatWaitForMemory(t *testing.T) {
 	})
 }
 
-// queued returns the number of requests in the backlog of a worker, and of those without a slot.
+// queued returns how many requests at a wait for a handler slot or for unsent replies.
 func queued(a *agent.Agent) (n int) {
 	for _, c := range a.Snapshot().Served {
 		if c.State == agent.ServedQueued {
@@ -273,8 +279,8 @@ func queued(a *agent.Agent) (n int) {
 	return n
 }
 
-// Rejections wait for unsent replies, however many there are: a peer that keeps to the protocol
-// does not lose its pipe.
+// Rejections wait for unsent replies, however many rejections there are: the caller does not lose
+// its pipe, and gets them all.
 func TestRejectionsWaitForUnsentReplies(t *testing.T) {
 	var g gate
 	const calls = 5000
@@ -299,7 +305,8 @@ func TestRejectionsWaitForUnsentReplies(t *testing.T) {
 	})
 }
 
-// Repeats that get a kept reply, without a run, wait for unsent replies as well.
+// Repeated requests that get a kept reply are queued while another reply is unsent, and get it
+// later. The function runs once.
 func TestKeptRepliesWaitForUnsentReplies(t *testing.T) {
 	var g gate
 	const calls = 10
@@ -353,8 +360,10 @@ func (w *blockingAllocator) Alloc(size int) (*tensor.Storage, error) {
 // zeroBytes returns a tensor of that many bytes.
 var zeroBytes = agent.NewFunc[int, *tensor.Tensor]("test.ample")
 
-// withBlockedReader configures three workers. The first one reads no large tensors until memory is
-// released, the others serve zeroBytes, and may have 4 MiB of unsent replies.
+// withBlockedReader returns a configure function for simulate. The worker of rank 0 uses memory as
+// its allocator and reads no large tensor until memory.release, which is set here, is closed. All
+// workers serve zeroBytes and size with opts in one handler slot, and may have 4 MiB of unsent
+// replies. ran counts the runs of zeroBytes.
 func withBlockedReader(memory *blockingAllocator, ran *atomic.Int64, opts []agent.ServeOption) func(int, *agent.Config) {
 	return func(rank int, c *agent.Config) {
 		if rank == 0 {
@@ -370,8 +379,9 @@ func withBlockedReader(memory *blockingAllocator, ran *atomic.Int64, opts []agen
 	}
 }
 
-// A worker that reads no large replies has only as many made as Limits.AnswerBytes allows, and gets
-// all of them once it reads. Other workers are not affected.
+// For a worker that reads no large replies, handlers run only until the unsent replies reach
+// Limits.AnswerBytes. The worker gets all replies once it reads. Calls of other workers are not
+// affected.
 func TestUnsentLargeRepliesAreBounded(t *testing.T) {
 	const calls = 20
 	for name, opts := range map[string][]agent.ServeOption{"short": {agent.WithShort()}, "plain": nil} {
@@ -400,7 +410,7 @@ func TestUnsentLargeRepliesAreBounded(t *testing.T) {
 	}
 }
 
-// Large calls wait for unsent replies as well.
+// A large request is queued while the unsent replies to its caller exceed Limits.AnswerBytes.
 func TestLargeCallsWaitForUnsentReplies(t *testing.T) {
 	memory, ran := &blockingAllocator{}, &atomic.Int64{}
 	simulate(t, 3, withBlockedReader(memory, ran, nil), func(t *testing.T, group []*agent.Agent) {

@@ -6,26 +6,29 @@ import (
 	"reflect"
 
 	"github.com/tensorpipe-go/tensorpipe/agent/future"
+	"github.com/tensorpipe-go/tensorpipe/agent/internal/ctxerr"
 )
 
-// ReflectFunc returns the function fn, of any type, as one to serve under a name, for Invoke:
+// ReflectFunc returns an entry for Config.Funcs by which the worker serves the function fn, of any
+// type, under the given name. Callers use it with Invoke:
 //
 //	agent.ReflectFunc("math.max", func(first int, others ...int) int { ... })
 //
-// The function may have a context.Context, which is that of the handler, as its first parameter,
-// and an error as its last result. Use a method expression to serve a method with the receiver as
-// an argument, a method value to serve it for one receiver, and Methods to serve all methods of a
-// value. If fn cannot be served, Join fails with an error that matches ErrConfig.
+// fn may have a context.Context, which is that of the handler, as its first parameter, and an error
+// as its last result. Use a method expression to serve a method with the receiver as an argument, a
+// method value to serve it for one receiver, and Methods to serve all methods of a value. If fn
+// cannot be served, Join fails with an error that matches ErrConfig.
 //
-// A Func can call the function too if, not counting the context and the error, it has at most one
-// parameter and one result and is not variadic. A missing parameter or result is a None in the
-// Func.
+// A Func can call fn too if, not counting the context and the error, fn has at most one parameter
+// and one result and is not variadic. A missing parameter or result is a None in the Func.
 func ReflectFunc(name string, fn any, opts ...ServeOption) Served {
 	return reflected(name, fn, false, opts)
 }
 
-// ReflectAsyncFunc is ReflectFunc for functions whose only result is a *Future. The outcome of
-// that future is the result of the call; see Func.ServeAsync.
+// ReflectAsyncFunc returns an entry for Config.Funcs by which the worker serves fn, a function
+// whose only result is a *Future, under the given name. The value or error of that future is the
+// reply; see Func.ServeAsync. The parameters of fn are as for ReflectFunc. If fn is not such a
+// function, Join fails with an error that matches ErrConfig.
 func ReflectAsyncFunc(name string, fn any, opts ...ServeOption) Served {
 	return reflected(name, fn, true, opts)
 }
@@ -55,8 +58,9 @@ var (
 	futureType  = reflect.TypeFor[future.Any]()
 )
 
-// newFuncHandler returns the handler of fn. It fails if fn is not a function, if it returns a
-// future and async is not set, or if async is set and a future is not its only result.
+// newFuncHandler returns the handler that calls fn. The error is not nil if fn is not a function or
+// is nil, if async is false and fn returns a future, or if async is true and a future is not the
+// only result of fn.
 func newFuncHandler(fn reflect.Value, async bool) (*funcHandler, error) {
 	if fn.Kind() != reflect.Func || fn.IsNil() {
 		return nil, fmt.Errorf("want a function, got %v", describeValue(fn))
@@ -96,12 +100,14 @@ func describeValue(v reflect.Value) string {
 	return v.Type().String()
 }
 
-// Open implements Handler, for calls by a Func.
+// Open implements Handler for calls by a Func: it decodes the only argument and returns the task
+// that calls the function. If the function takes or returns more than a Func can have, or the
+// argument cannot be decoded, the error matches ErrArguments.
 func (h *funcHandler) Open(r *Request) (Task, error) {
 	args := h.newArgs()
 	switch {
 	case len(args) > 1 || h.variadic || len(h.out) > 1:
-		return nil, fmt.Errorf("%w: %s takes %s and has %d results: call it with Invoke", ErrArguments, r.Name(), signatureOf(args, h.variadic), len(h.out))
+		return nil, fmt.Errorf("%w: the function takes %s and has %d results: call it with Invoke", ErrArguments, signatureOf(args, h.variadic), len(h.out))
 	case len(args) == 0:
 		return h.task(args), decodeArgs(r, new(None))
 	default:
@@ -112,9 +118,9 @@ func (h *funcHandler) Open(r *Request) (Task, error) {
 func (h *funcHandler) openInvoked(r *Request, v *invocation) (Task, error) {
 	args := h.newArgs()
 	if v.Named != nil && len(args) == 1 && !h.variadic {
-		return h.task(args), v.bindOnly(r.Name(), args[0])
+		return h.task(args), v.bindOnly(args[0])
 	}
-	return h.task(args), v.bindPositional(r.Name(), args, h.variadic)
+	return h.task(args), v.bindPositional(args, h.variadic)
 }
 
 func (h *funcHandler) newArgs() []reflect.Value {
@@ -132,7 +138,9 @@ type funcTask struct {
 	args []reflect.Value
 }
 
-// Run implements Task.
+// Run implements Task: it calls the function with the decoded arguments and replies with its
+// results or its error. For a function that returns a future, Run replies once the future is done,
+// and itself returns before.
 func (t *funcTask) Run(ctx context.Context, r *Request) {
 	args := t.args
 	if t.context {
@@ -157,7 +165,7 @@ func (t *funcTask) Run(ctx context.Context, r *Request) {
 		return
 	}
 	var reply any = &None{} // of a function without results
-	if r.handler.typ == invokeType {
+	if r.resultType() == invokeType {
 		values := make([]any, len(results))
 		for i, v := range results {
 			values[i] = v.Interface()
@@ -171,14 +179,15 @@ func (t *funcTask) Run(ctx context.Context, r *Request) {
 	_ = r.Reply(reply) // an error is the reply instead
 }
 
-// replyFuture replies with the outcome of f once it is done, and returns at once. It cancels f
-// when ctx ends before. If f is nil it replies with an error that matches ErrResult.
+// replyFuture replies to the request with the value or the error of f once f is done. It does not
+// block. If ctx ends before f is done, f is cancelled with the cause of ctx. If f is nil, the reply
+// is an error that matches ErrResult.
 func (r *Request) replyFuture(ctx context.Context, f future.Any) {
 	if f == nil || reflect.ValueOf(f).IsNil() {
-		r.failLogged(fmt.Errorf("%w: asynchronous function %s returned no future", ErrResult, r.Name()))
+		r.failLogged(fmt.Errorf("%w: the asynchronous function returned no future", ErrResult))
 		return
 	}
-	stop := context.AfterFunc(ctx, func() { f.Cancel(context.Cause(ctx)) })
+	stop := context.AfterFunc(ctx, func() { f.Cancel(ctxerr.Cause(ctx)) })
 	reply := func(ptr any, err error) {
 		stop()
 		if err != nil {

@@ -18,11 +18,13 @@ const reservedTypes = "agent."
 // handlerEntry is a handler with its name and its options.
 type handlerEntry struct {
 	typ, name string
-	short     bool // see WithShort
-	once      bool // see WithOnce
-	borrows   bool // see WithBorrowedArgs
+	short     bool      // see WithShort
+	once      bool      // see WithOnce
+	borrows   bool      // see WithBorrowedArgs
+	place     PlaceFunc // see WithArgsInto
 	Handler
-	invoked Handler // of a function: for the messages of Invoke
+	invoked Handler        // of a function: for the messages of Invoke
+	stream  *streamHandler // of a function that is a stream
 }
 
 // handlers are the functions and the types of messages that a worker serves. They do not
@@ -32,7 +34,9 @@ type handlers struct {
 	types map[string]handlerEntry
 }
 
-// newHandlers returns the handlers of a configuration. The error matches ErrConfig.
+// newHandlers returns the functions, message types and operators that the configuration c serves.
+// The error matches ErrConfig if an entry is invalid, or if a name is reserved, too long or used
+// twice.
 func newHandlers(c *Config) (*handlers, error) {
 	h := &handlers{funcs: map[string]handlerEntry{}, types: map[string]handlerEntry{}}
 	for _, f := range c.Funcs {
@@ -72,7 +76,8 @@ type ShortHandler interface {
 }
 
 // lookup returns the handler of a request of that type and name and true, or false if there is
-// none. It does not keep typ and name.
+// none. For a function that is served in another way than the type asks for, it returns true and an
+// entry whose Handler is nil. It does not keep typ and name.
 func (h *handlers) lookup(typ, name []byte) (handlerEntry, bool) {
 	if len(typ) == 0 {
 		e, ok := h.funcs[string(name)]
@@ -83,18 +88,42 @@ func (h *handlers) lookup(typ, name []byte) (handlerEntry, bool) {
 		e.typ, e.Handler = invokeType, e.invoked
 		return e, ok
 	}
+	if e, ok := h.funcs[string(name)]; ok && isStreamType(string(typ)) {
+		e.typ, e.Handler = string(typ), nil
+		if e.stream != nil && e.stream.typ == e.typ {
+			e.Handler = e.stream
+		}
+		return e, true
+	}
 	e, ok := h.types[string(typ)]
 	e.name = string(name)
 	return e, ok
 }
 
-// Methods returns all exported methods of value as functions to serve, each under prefix, a dot and
-// its name. They are served as by ReflectFunc, or as by ReflectAsyncFunc if the only result is a
-// *Future. Several calls may run at once, so the methods must be safe for concurrent use. If value
-// has no exported methods, Join fails with an error that matches ErrConfig.
+// missing returns the error for a request that this worker does not serve. It matches ErrNoFunction.
+// If the worker serves the name as a stream that the request does not open, the text has the kind of
+// that stream. The error of the call names the function and the worker.
+func (e *handlerEntry) missing() error {
+	what := "function"
+	switch {
+	case e.stream != nil:
+		return fmt.Errorf("%w: the name is that of a %s", ErrNoFunction, streamKinds[e.stream.typ])
+	case isStreamType(e.typ):
+		what = streamKinds[e.typ]
+	case e.typ != "" && e.typ != invokeType:
+		return fmt.Errorf("%w: no messages of that type", ErrNoFunction)
+	}
+	return fmt.Errorf("%w: no %s of that name", ErrNoFunction, what)
+}
+
+// Methods returns entries for Config.Funcs by which the worker serves all exported methods of
+// value, each under the name prefix, a dot and the method's name. The methods are served as by
+// ReflectFunc, or as by ReflectAsyncFunc if the only result is a *Future. Several calls may run at
+// once, so the methods must be safe for concurrent use. If value is nil or has no exported methods,
+// Join fails with an error that matches ErrConfig.
 //
-// All workers of the group can call all of them. To serve only some methods pass their method
-// values to ReflectFunc.
+// All workers of the group can call all these methods. To serve only some methods, pass their
+// method values to ReflectFunc.
 func Methods(prefix string, value any, opts ...ServeOption) Funcs {
 	v := reflect.ValueOf(value)
 	if !v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil() || v.NumMethod() == 0 {
@@ -116,19 +145,22 @@ func Methods(prefix string, value any, opts ...ServeOption) Funcs {
 // the operator.
 const opType = "aten"
 
-// Op calls an operator of the worker's table and returns its results:
+// Op calls an operator of the worker's table, see Config.Operators, and returns its results:
 //
 //	sum, err := agent.One[*tensor.Tensor](a.Op(ctx, "worker1", "aten::add", x, y, agent.Named{"alpha": 2}))
 //
-// See package aten for names and values. A Named gives arguments by the names of the schema, a
-// CallOption changes the call. The error is that of Func.Call. It matches ErrArguments for
-// arguments that do not fit the schema, and ErrNoFunction for an operator that is not in the
-// worker's table.
+// See package aten for names and values. A Named among args gives arguments by the names of the
+// schema, a CallOption changes the call. The memory of args is free when Op returns. The error is
+// as that of Func.Call. It matches ErrArguments for arguments that do not fit the schema, and
+// ErrNoFunction for an operator that is not in the worker's table.
 func (a *Agent) Op(ctx context.Context, to To, name string, args ...any) ([]any, error) {
 	return a.invoke(ctx, target{to: to, typ: opType, name: name}, args)
 }
 
-// OpAsync is Op without waiting for the results, see Func.Go.
+// OpAsync calls an operator as Op does, but returns a future of the results instead of waiting for
+// them. It blocks only while it opens a pipe to the worker, or while the calls in progress to the
+// worker use up Limits.CallBytes. The memory of args is in use until the future is done. Every
+// error fails the future.
 func (a *Agent) OpAsync(ctx context.Context, to To, name string, args ...any) *Future[[]any] {
 	return a.invokeAsync(ctx, target{to: to, typ: opType, name: name}, args)
 }
@@ -159,7 +191,8 @@ type opTask struct {
 	results []any
 }
 
-// Run implements Task.
+// Run implements Task: it runs the operator with the decoded arguments, and replies with its
+// results or its error.
 func (t *opTask) Run(ctx context.Context, r *Request) {
 	var err error
 	if t.results, err = t.op.Run(ctx, t.args); err != nil {

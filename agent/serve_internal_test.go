@@ -11,8 +11,8 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/tensor"
 )
 
-// A peer that makes more calls than agreed on, and does not read replies, loses its pipe: nothing
-// else bounds the replies that reject these calls.
+// A peer that exceeds the limits on calls and does not read replies loses its pipe. A peer that
+// exceeds the limits only gets a rejection.
 func TestOverloadedPeerThatDoesNotRead(t *testing.T) {
 	group := joinInternal(t, 2, nil)
 	c, err := group[0].peers.find("worker1").connect(t.Context())
@@ -29,7 +29,8 @@ func TestOverloadedPeerThatDoesNotRead(t *testing.T) {
 	require.ErrorIs(t, c.pipe.Err(), ErrOverloaded)
 }
 
-// A short request in the backlog needs no slot: the handlers that have all slots may wait for it.
+// A short request and other requests in the backlog start independently of each other, so that the
+// short one needs no handler slot.
 func TestQueuedShortRequestsNeedNoSlot(t *testing.T) {
 	b := backlog{maxBytes: 1 << 20}
 	short, long := &Request{handler: handlerEntry{short: true}}, &Request{}
@@ -47,7 +48,7 @@ func TestQueuedShortRequestsNeedNoSlot(t *testing.T) {
 }
 
 // A request that has memory for large requests starts in spite of small unsent replies, but not
-// beyond the limit of their bytes.
+// while the bytes of all unsent replies reach the limit.
 func TestLargeRequestsPassSmallReplies(t *testing.T) {
 	b := backlog{maxBytes: 3 * replyOverhead}
 	large := func() *Request { return &Request{largeCharge: 1} }
@@ -67,7 +68,8 @@ func TestLargeRequestsPassSmallReplies(t *testing.T) {
 	require.Zero(t, b.bytes.Load())
 }
 
-// A cancellation may be handled by one goroutine before another one registers its request.
+// If a cancellation is handled before its request is registered, the context of the request has
+// ended, with the cause of the cancellation, when register returns.
 func TestCancelBeforeRegistration(t *testing.T) {
 	c := &conn{agent: &Agent{}, serving: map[uint64]*Request{}}
 	registered := func(id uint64) *Request {
@@ -84,7 +86,8 @@ func TestCancelBeforeRegistration(t *testing.T) {
 	require.Equal(t, enough, context.Cause(r))
 }
 
-// Only the latest cancellations are remembered.
+// Of many cancellations of unregistered requests only the latest are remembered, each until it is
+// removed.
 func TestEarlyCancelsAreBounded(t *testing.T) {
 	var e earlyCancels
 	enough := errors.New("enough")
@@ -97,8 +100,9 @@ func TestEarlyCancelsAreBounded(t *testing.T) {
 	require.NoError(t, e.remove(0))
 }
 
-// An operator runs on the leader if its arguments bound its work: small tensors that have elements. With
-// tensors that have none the result can be of any size.
+// opTask.short returns true for operators whose tensor arguments are small and have elements, and
+// false for large arguments, for lists, and for tensors without elements, with which the result can
+// be of any size.
 func TestShortOperators(t *testing.T) {
 	of := func(shape ...int) any {
 		x, err := tensor.Zeros(tensor.F32, shape...)

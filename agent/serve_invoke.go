@@ -31,41 +31,43 @@ func (h invokedHandler) Open(r *Request) (Task, error) {
 
 func (h *plainHandler[A, R]) openInvoked(r *Request, v *invocation) (Task, error) {
 	t := &plainTask[A, R]{handler: h}
-	return t, v.bindOnly(r.Name(), reflect.ValueOf(&t.args).Elem())
+	return t, v.bindOnly(reflect.ValueOf(&t.args).Elem())
 }
 
 func (h *asyncHandler[A, R]) openInvoked(r *Request, v *invocation) (Task, error) {
 	t := &asyncTask[A, R]{handler: h}
-	return t, v.bindOnly(r.Name(), reflect.ValueOf(&t.args).Elem())
+	return t, v.bindOnly(reflect.ValueOf(&t.args).Elem())
 }
 
 var noneType = reflect.TypeFor[None]()
 
-// bindOnly sets arg, the only argument of the function of that name, from the arguments of the
-// call. If arg is of type None the call must have no arguments. The error matches ErrArguments.
-func (v *invocation) bindOnly(name string, arg reflect.Value) error {
+// bindOnly sets arg, the variable for the only argument of the function, from the arguments of the
+// call: one by position, or the fields of a struct by name. If arg is of type
+// None, the call must have no arguments. The error matches ErrArguments.
+func (v *invocation) bindOnly(arg reflect.Value) error {
 	if arg.Type() == noneType {
-		return v.bindPositional(name, nil, false)
+		return v.bindPositional(nil, false)
 	}
 	if v.Named != nil {
-		return v.bindFields(name, arg)
+		return v.bindFields(arg)
 	}
-	return v.bindPositional(name, []reflect.Value{arg}, false)
+	return v.bindPositional([]reflect.Value{arg}, false)
 }
 
-// bindPositional sets args, the arguments of the function of that name, from those of the call by
-// position. If the function is variadic the last of args is the slice of all remaining arguments.
-// The error matches ErrArguments.
-func (v *invocation) bindPositional(name string, args []reflect.Value, variadic bool) error {
+// bindPositional sets args, the variables for the arguments of the function, to the positional
+// arguments of the call. If variadic is true, the last of args is a slice, which gets
+// all remaining arguments. The error matches ErrArguments if the number or the types do not fit, or
+// if the call has arguments by name.
+func (v *invocation) bindPositional(args []reflect.Value, variadic bool) error {
 	if len(v.Named) > 0 {
-		return fmt.Errorf("%w: %s takes %s, which have no names", ErrArguments, name, signatureOf(args, variadic))
+		return fmt.Errorf("%w: the function takes %s, which have no names", ErrArguments, signatureOf(args, variadic))
 	}
 	fixed := len(args)
 	if variadic {
 		fixed--
 	}
 	if len(v.Args) < fixed || len(v.Args) > fixed && !variadic {
-		return fmt.Errorf("%w: %s takes %s, got %s", ErrArguments, name, signatureOf(args, variadic), describeArgs(v.Args))
+		return fmt.Errorf("%w: the function takes %s, got %s", ErrArguments, signatureOf(args, variadic), describeArgs(v.Args))
 	}
 	if variadic {
 		n := len(v.Args) - fixed
@@ -77,19 +79,20 @@ func (v *invocation) bindPositional(name string, args []reflect.Value, variadic 
 			dst = dst.Index(i - fixed)
 		}
 		if err := assign(dst, value); err != nil {
-			return fmt.Errorf("%w: %s takes %s: argument %d is %w", ErrArguments, name, signatureOf(args, variadic), i, err)
+			return fmt.Errorf("%w: the function takes %s: argument %d is %w", ErrArguments, signatureOf(args, variadic), i, err)
 		}
 	}
 	return nil
 }
 
-// bindFields sets the fields of arg, a struct that is the only argument of the function of that
-// name, from the named arguments of the call. Fields that are not given stay zero. The error
-// matches ErrArguments.
-func (v *invocation) bindFields(name string, arg reflect.Value) error {
+// bindFields sets the fields of arg, a struct that is the only argument of the function, to the
+// arguments that the call gives by name. Fields that are not given stay zero. The
+// error matches ErrArguments if arg is no struct, if the call also has positional arguments, or if
+// a name or a type does not fit.
+func (v *invocation) bindFields(arg reflect.Value) error {
 	t := arg.Type()
 	if t.Kind() != reflect.Struct || len(v.Args) > 0 {
-		return fmt.Errorf("%w: %s takes %s, got %s and %d by name", ErrArguments, name, signatureOf([]reflect.Value{arg}, false), describeArgs(v.Args), len(v.Named))
+		return fmt.Errorf("%w: the function takes %s, got %s and %d by name", ErrArguments, signatureOf([]reflect.Value{arg}, false), describeArgs(v.Args), len(v.Named))
 	}
 	fields := map[string]int{}
 	for i := range t.NumField() {
@@ -101,16 +104,17 @@ func (v *invocation) bindFields(name string, arg reflect.Value) error {
 		i, ok := fields[key]
 		if !ok {
 			names := slices.Sorted(maps.Keys(fields))
-			return fmt.Errorf("%w: %s has no argument %.100q, but %s", ErrArguments, name, key, strings.Join(names, ", "))
+			return fmt.Errorf("%w: no argument %.100q, but %s", ErrArguments, key, strings.Join(names, ", "))
 		}
 		if err := assign(arg.Field(i), value); err != nil {
-			return fmt.Errorf("%w: %s: argument %s is %w", ErrArguments, name, key, err)
+			return fmt.Errorf("%w: argument %s is %w", ErrArguments, key, err)
 		}
 	}
 	return nil
 }
 
-// signatureOf returns the types of the arguments of a function, for errors.
+// signatureOf returns the types of args, the parameters of a function, as text for error messages,
+// such as "(int, ...string)". If variadic is true, the last one is shown with dots.
 func signatureOf(args []reflect.Value, variadic bool) string {
 	var types []string
 	for i, arg := range args {
@@ -123,7 +127,8 @@ func signatureOf(args []reflect.Value, variadic bool) string {
 	return argumentList(types)
 }
 
-// describeArgs returns the types of the arguments of a call, for errors.
+// describeArgs returns the types of args, the arguments of a call, as text for error messages. It
+// shows at most 16 of them.
 func describeArgs(args []any) string {
 	const shown = 16
 	var types []string
@@ -141,14 +146,14 @@ func argumentList(types []string) string {
 	if len(types) == 0 {
 		return "no arguments"
 	}
-	return "arguments (" + strings.Join(types, ", ") + ")"
+	return "(" + strings.Join(types, ", ") + ")"
 }
 
 // replyResult replies with the value to which result points. The caller of a Func gets the value
 // itself. The caller of Invoke gets a list with the value, which is empty for a None. The error is
 // that of Reply; the caller of the function gets it as well.
 func (r *Request) replyResult(result any) error {
-	if r.handler.typ != invokeType {
+	if r.resultType() != invokeType {
 		return r.Reply(result)
 	}
 	results := []any{}
@@ -159,9 +164,9 @@ func (r *Request) replyResult(result any) error {
 }
 
 // assign sets dst to value, a decoded value of any type. A number may change its type if the new
-// type can hold it. A bool or a string may get a type with another name. nil becomes the zero
-// value of a type that can be nil. The text of the error describes the value and the type that dst
-// needs.
+// type can hold it. A bool or a string may get a type with another name. nil becomes the zero value
+// of a type that can be nil. If dst cannot hold value, the text of the error describes the value
+// and the type that dst needs, and dst may have changed.
 func assign(dst reflect.Value, value any) error {
 	src := reflect.ValueOf(value)
 	if !src.IsValid() {

@@ -16,16 +16,18 @@ import (
 
 // WithOnce makes a function run once for all requests of one caller that have the same key: the
 // attempts of a call WithRetry, or calls WithIdempotencyKey. A request that arrives while the
-// function runs gets the same reply, and so does one that arrives later: the latest replies to
+// function runs gets the same reply. So does a request that arrives later: the latest replies to
 // each caller are kept, within Limits.MaxRemembered and Limits.RememberedBytes. The tensors of a
 // kept reply must not change; its other values are copied. A run that fails after its caller has
 // cancelled the call does not count.
 //
 // A reply that is larger than Limits.RememberedBytes is sent and not kept. A request whose reply
-// is not kept, or no longer kept, fails with ErrEvicted, and the function does not run again. So
-// does a repeat that waits, see Limits.AnswerBytes, if the reply is evicted before its turn. For a
-// key of the application this holds for Limits.RetryWindow, for a key of WithRetry as long as the
-// caller is a member.
+// was not kept, or was evicted, fails with ErrEvicted, and the function does not run again. A
+// request that has to wait until its caller reads replies, see Limits.AnswerBytes, fails with
+// ErrEvicted too if the reply is evicted during that wait. A key of the application is remembered
+// for Limits.RetryWindow, a key of WithRetry as long as the caller is a member.
+//
+// WithOnce excludes WithBorrowedArgs: Join fails for a function with both.
 func WithOnce() ServeOption { return func(s *Served) { s.entry.once = true } }
 
 // keyOverhead is roughly the memory of a kept reply in addition to its message and its key.
@@ -39,12 +41,14 @@ type onceCache struct {
 	kept      fifo.Queue[*onceRun] // runs with a reply that is kept, the oldest first
 	keptBytes int                  // of these
 	used      usedKeys             // keys of replies that are not kept
+	forgotten bool                 // the caller has left the group: nothing is kept any more
 }
 
 // onceKey identifies one run of a function for one caller.
 type onceKey struct{ typ, name, key string }
 
-// bytes returns the memory of the key of a kept reply.
+// bytes returns the memory that a kept reply takes in addition to its message: its key and
+// keyOverhead.
 func (k *onceKey) bytes() int { return keyOverhead + len(k.typ) + len(k.name) + len(k.key) }
 
 // onceRun is one run of a function, guarded by the mutex of the cache.
@@ -57,10 +61,11 @@ type onceRun struct {
 	evicted  eviction   // why the reply is not kept
 }
 
-// start registers a request with a key. It returns true if the caller must launch the request: it
-// is the first one with its key, or repeatTask answers it because the run for the key has
-// finished. It returns false and nil if the request waits for the reply of the run in progress.
-// The error matches ErrEvicted or ErrOverloaded; then the request is not registered.
+// start looks up the run for the key of the request r, and registers r with it. It returns true if
+// the caller must launch r: r is the first request with its key and runs the function, or the run
+// has finished and the task of r, now a repeatTask, sends the reply again. It returns false and nil
+// if r waits for the reply of the run in progress. If the error is not nil, r is not registered: it
+// matches ErrEvicted if the reply was not kept, and ErrOverloaded if the caller has too many keys.
 func (m *onceCache) start(r *Request) (launch bool, err error) {
 	key := onceKey{r.handler.typ, r.handler.name, r.key}
 	m.mu.Lock()
@@ -107,13 +112,14 @@ func (r *Request) abandonRun() {
 	go next.conn.launch(next, nil)
 }
 
-// sendReply sends the reply in out, which it owns, to a request. k is the kind of the reply. If
-// the request has a key it keeps a copy of the reply, and replies to the requests that wait for
-// it. out is nil if no reply could be encoded.
+// sendReply sends the reply in out, which it owns, to the request. k is the kind of the reply; out
+// is nil if no reply could be encoded. If the request has started a run for a key, sendReply also
+// ends that run: it keeps a copy of the reply, within the limits, and replies to the requests that
+// wait for it.
 //
-// The repeats are replied to one after the other. Once Limits.AnswerBytes of replies have not been
-// sent the backlog queues the remaining ones. These refer to the run only, whose reply may be
-// evicted before their turn.
+// The waiting requests are replied to one after the other. Once the unsent replies exceed
+// Limits.AnswerBytes, the remaining requests are queued. They refer to the run and not to its
+// reply, which may be evicted before they are replied to.
 func (r *Request) sendReply(k Kind, out *outMessage) {
 	run := r.once
 	if run == nil {
@@ -124,7 +130,7 @@ func (r *Request) sendReply(k Kind, out *outMessage) {
 	}
 	r.once = nil
 	m, limits := &r.conn.owner.onceCache, &r.conn.agent.limits
-	waiting, evict := m.finish(run, k, out, limits)
+	waiting, evict := m.finish(r, run, k, out)
 	if out != nil {
 		r.send(out)
 	}
@@ -140,11 +146,13 @@ func (r *Request) sendReply(k Kind, out *outMessage) {
 	}
 }
 
-// finish marks a run as finished and keeps a copy of the reply in out, which is nil for none. It
-// returns the requests that wait for the reply. evict is 0 if the reply is kept in the cache.
-// Otherwise it is the reason for which the caller must evict the run, once it has launched these
-// requests.
-func (m *onceCache) finish(run *onceRun, k Kind, out *outMessage, limits *Limits) (waiting []*Request, evict eviction) {
+// finish marks the run, which r has started, as finished, and keeps a copy of the reply in out, if
+// out is not nil and the limits allow it. It returns the requests that wait for the reply. evict is
+// 0 if the reply is kept. Otherwise evict is the reason for which the caller must evict the run,
+// once it has launched these requests; until then the run has a copy for them. The functions of
+// OnEnd of the reply belong to the copy, if there is one. finish does not change out, and takes m.mu.
+func (m *onceCache) finish(r *Request, run *onceRun, k Kind, out *outMessage) (waiting []*Request, evict eviction) {
+	limits := &r.conn.agent.limits
 	var kept *keptReply
 	size := 0
 	if out == nil {
@@ -156,6 +164,9 @@ func (m *onceCache) finish(run *onceRun, k Kind, out *outMessage, limits *Limits
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if m.forgotten && evict == 0 {
+		kept, evict = nil, evictedUnsent
+	}
 	waiting, run.waiting = run.waiting, nil
 	run.finished, run.evicted = true, evict
 	switch {
@@ -164,11 +175,14 @@ func (m *onceCache) finish(run *onceRun, k Kind, out *outMessage, limits *Limits
 	case out != nil && len(waiting) > 0:
 		run.reply = out.copyReply(k, size)
 	}
+	if run.reply != nil {
+		run.reply.ends = r.replyEnds.take()
+	}
 	return waiting, evict
 }
 
-// add keeps the reply of a run, and evicts the oldest ones beyond the limits. The caller holds
-// mu.
+// add keeps the reply of a run in the cache, and evicts the oldest replies, possibly this one,
+// until the cache is within the limits. The caller holds m.mu.
 func (m *onceCache) add(run *onceRun, kept *keptReply, limits *Limits) {
 	run.reply = kept
 	m.kept.Push(run)
@@ -181,18 +195,38 @@ func (m *onceCache) add(run *onceRun, kept *keptReply, limits *Limits) {
 	}
 }
 
-// evictOldest evicts the oldest kept reply, of which there must be one, for the given reason. The
-// caller holds mu.
+// evictOldest evicts the oldest kept reply, of which there must be one, and records why it did. The
+// caller holds m.mu.
 func (m *onceCache) evictOldest(why eviction, limits *Limits) {
 	oldest := m.kept.Pop()
 	m.keptBytes -= oldest.key.bytes() + oldest.reply.bytes
 	m.evict(oldest, why, limits)
 }
 
-// evict removes a run and its reply from the cache, with the reason for later requests; its key
-// counts as used from then on. A reply that is being sent again stays reachable until it was
-// sent. The caller holds mu and has removed the run from m.kept.
+// forget ends all replies that are kept: the caller has left the group, and its requests cannot be
+// repeated. It takes m.mu.
+func (m *onceCache) forget() {
+	m.mu.Lock()
+	var all []*keptReply
+	for _, run := range m.runs {
+		if run.reply != nil {
+			all = append(all, run.reply)
+		}
+	}
+	m.runs, m.kept, m.keptBytes, m.forgotten = nil, fifo.Queue[*onceRun]{}, 0, true
+	m.mu.Unlock()
+	for _, reply := range all {
+		reply.ends.run(MessageSent, nil)
+	}
+}
+
+// evict removes a run and its reply from the cache, and records the key as used, with the reason
+// that later requests get. A reply that is being sent again stays reachable until it was sent. The
+// caller holds m.mu and has removed the run from m.kept.
 func (m *onceCache) evict(run *onceRun, why eviction, limits *Limits) {
+	if run.reply != nil && len(run.reply.ends) > 0 {
+		go run.reply.ends.run(MessageSent, nil) // without m.mu
+	}
 	run.reply, run.evicted = nil, why
 	delete(m.runs, run.key)
 	m.used.expire(time.Now(), limits.RetryWindow)
@@ -211,6 +245,7 @@ type keptReply struct {
 	tensors  []pipe.Tensor
 	storages []*tensor.Storage // of the tensors, nil for those that were copied
 	bytes    int               // memory of all this
+	ends     messageEnds       // run when the reply is evicted
 }
 
 // isCopied reports whether a kept reply has a copy of the tensor in b, rather than a reference:
@@ -241,8 +276,9 @@ func (out *outMessage) keptBytes() int {
 	return n
 }
 
-// copyReply returns the reply in out, with copies of the body and of small tensors and references
-// to the storages of the others. size is the result of keptBytes. out is not changed.
+// copyReply returns a copy of the reply in out, of kind k, that can be sent later: with copies of
+// the body and of small host tensors, and with references to the storages of the other tensors,
+// which must not change. size is the result of keptBytes. out is not changed.
 func (out *outMessage) copyReply(k Kind, size int) *keptReply {
 	kept := &keptReply{
 		kind: k, bytes: size,
@@ -283,7 +319,7 @@ func (t repeatTask) Run(_ context.Context, r *Request) {
 	out := a.outMessages.get()
 	out.begin(wire.AppendReply(out.buf[:0], kept.kind, r.id))
 	out.replyMap = r.conn.replyMap
-	out.view = Message{Kind: kept.kind, Type: r.handler.typ, Name: r.handler.name, Peer: r.conn.peer}
+	out.view = Message{Kind: kept.kind, Type: r.handler.typ, Name: r.handler.name, Peer: r.conn.peer, key: r.callKey()}
 	err := catchPanic(func() error { // builds with the tag "invariants" panic at a use of released memory
 		for _, s := range kept.storages {
 			if s == nil {
@@ -306,5 +342,6 @@ func (t repeatTask) Run(_ context.Context, r *Request) {
 	r.send(out)
 }
 
-// short implements shortTask: no function of the application runs, which would need a slot.
+// short implements shortTask. It returns true: no function of the application runs, which would
+// need a slot.
 func (repeatTask) short() bool { return true }

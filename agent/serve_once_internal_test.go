@@ -25,10 +25,12 @@ func newKeyUser(l Limits) *keyUser {
 	return u
 }
 
-// pass advances the time.
+// pass advances the time that u uses by d, without waiting.
 func (u *keyUser) pass(d time.Duration) { u.request.begun = u.request.begun.Add(d) }
 
-// use runs a function for a key, if that is admitted, and does not keep the reply.
+// use admits the encoded key text as for a run of a function, and records that the reply is not
+// kept. It returns the error of usedKeys.admit if the key is not admitted, or that of decoding the
+// key.
 func (u *keyUser) use(text string) error {
 	key, number, ended, err := wire.ParseKey([]byte(text))
 	if err != nil {
@@ -44,7 +46,8 @@ func (u *keyUser) use(text string) error {
 	return nil
 }
 
-// However many keys a member uses, the memory for them is bounded, and no key is admitted twice.
+// However many keys a member uses, the memory for them stays within Limits.KeyBytes, and no key is
+// admitted twice.
 func TestMemoryOfKeysIsBounded(t *testing.T) {
 	const limit, most = 1 << 20, 1 << 20 / keyBytes
 	numbered := func(i int) string { return string(wire.AppendKey(nil, uint64(i+1), 0)) }
@@ -91,7 +94,7 @@ func TestMemoryOfKeysIsBounded(t *testing.T) {
 	require.Equal(t, 1, u.keys.count())
 }
 
-// The keys of calls that have ended are dropped at once, and not admitted again.
+// The keys of calls that have ended are dropped at once and not admitted again.
 func TestKeysOfEndedCallsAreDropped(t *testing.T) {
 	u := newKeyUser(Limits{})
 	for i := uint64(1); i <= 1000; i++ {
@@ -110,8 +113,8 @@ func TestKeysOfEndedCallsAreDropped(t *testing.T) {
 	require.Equal(t, before+1, u.keys.order.Len())
 }
 
-// A key of the application is known for the window after its last use, whatever other keys are used,
-// and is dropped at most half a window later.
+// A key of the application is remembered for Limits.RetryWindow after its last use, whatever other
+// keys are used, and is dropped at most half of that time later.
 func TestKeysExpire(t *testing.T) {
 	u := newKeyUser(Limits{RetryWindow: time.Minute})
 	require.NoError(t, u.use("uagain"))
@@ -127,7 +130,7 @@ func TestKeysExpire(t *testing.T) {
 	require.Equal(t, 1, u.keys.count())
 }
 
-// Keys expire also for a caller that only repeats calls whose replies are kept.
+// Keys expire also if their caller only repeats calls whose replies are kept.
 func TestKeysExpireWithRepeatsOnly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		limits := Limits{}.withDefaults()
@@ -150,8 +153,8 @@ func TestKeysExpireWithRepeatsOnly(t *testing.T) {
 	})
 }
 
-// By default a caller can make 10,000 calls a second with new keys, without end. The test makes a
-// hundredth of the calls with a hundredth of the memory.
+// With the default limits a caller can make 10,000 calls a second with new keys for any time. The
+// test makes a hundredth of the calls with a hundredth of the memory.
 func TestDefaultRateOfKeys(t *testing.T) {
 	const rate, part = 10_000, 100
 	u := newKeyUser(Limits{KeyBytes: Limits{}.withDefaults().KeyBytes / part})
@@ -162,7 +165,8 @@ func TestDefaultRateOfKeys(t *testing.T) {
 	require.LessOrEqual(t, u.keys.count()*keyBytes, u.limits.KeyBytes)
 }
 
-// A call WithRetry counts as ended once all calls before it have ended as well.
+// retryTracker counts a call as ended only once all calls before it have ended as well, and puts
+// that number into the keys.
 func TestRetriedCallsEnd(t *testing.T) {
 	var calls retryTracker
 	a, b, c := calls.begin(), calls.begin(), calls.begin()

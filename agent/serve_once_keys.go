@@ -34,7 +34,7 @@ func (why eviction) err(r *Request) error {
 	case evictedUnknown:
 		ran, remedy = "may have run", fmt.Sprintf("raise Limits.KeyBytes there, which is %d", limits.KeyBytes)
 	}
-	return fmt.Errorf("%w: %s %s on %s for this key: %s", ErrEvicted, r.Name(), ran, r.conn.agent.self.Name, remedy)
+	return fmt.Errorf("%w: the function %s for this key: %s", ErrEvicted, ran, remedy)
 }
 
 // usedKeys holds the keys of one caller for which a function has run and whose replies are not
@@ -72,10 +72,11 @@ func (k *usedKeys) identify(key onceKey, number uint64) keyID {
 	return keyID{hash: maphash.Comparable(k.seed, key)}
 }
 
-// admit returns nil if the function may run for a key that has neither a run nor a kept reply.
-// The error matches ErrEvicted if the function may have run before. It matches ErrOverloaded if
-// there are too many keys of the application; the keys of the runs in the cache, whose number is
-// runs, count too. The caller holds the lock of the onceCache.
+// admit returns nil if the function may run for a key that has neither a run nor a kept reply. The
+// error matches ErrEvicted if the function has run or may have run before; a key of the application
+// is then remembered for another Limits.RetryWindow. The error matches ErrOverloaded if the caller
+// has too many keys of the application; the keys of the runs in the cache, whose number is runs,
+// count too. The caller holds the lock of the onceCache.
 func (k *usedKeys) admit(id keyID, runs int, r *Request) error {
 	limits := &r.conn.agent.limits
 	if id.number > 0 {
@@ -95,8 +96,8 @@ func (k *usedKeys) admit(id keyID, runs int, r *Request) error {
 		}
 	}
 	if n := k.count() - len(k.numbered) + runs; n >= limits.keys() {
-		return fmt.Errorf("%w: %s has used %d keys on %s within %v: raise Limits.KeyBytes there, which is %d, or lower Limits.RetryWindow, which is %v",
-			ErrOverloaded, r.conn.peer.Name, n, r.conn.agent.self.Name, limits.RetryWindow*3/2, limits.KeyBytes, limits.RetryWindow)
+		return fmt.Errorf("%w: %s has used %d keys within %v: raise Limits.KeyBytes there, which is %d, or lower Limits.RetryWindow, which is %v",
+			ErrOverloaded, r.conn.peer.Name, n, limits.RetryWindow*3/2, limits.KeyBytes, limits.RetryWindow)
 	}
 	return nil
 }
@@ -131,7 +132,7 @@ func (k *usedKeys) addUnnumbered(hash uint64, why eviction) {
 }
 
 // drop forgets the numbered keys up to the number upTo and their reasons. All numbers up to upTo
-// count as used from then on.
+// count as used from then on. The caller holds the lock of the onceCache.
 func (k *usedKeys) drop(upTo uint64) {
 	k.dropped = max(k.dropped, upTo)
 	for k.order.Len() > 0 && k.order.Front() <= k.dropped {
@@ -139,9 +140,9 @@ func (k *usedKeys) drop(upTo uint64) {
 	}
 }
 
-// expire drops the keys of the application that were last used more than window before now. It
-// does so by starting a new period when the current one is over, so a key may stay up to half of
-// window longer.
+// expire drops the keys of the application that were last used more than window before now. It does
+// so in periods of half of window, so a key may stay up to half of window longer. The caller holds
+// the lock of the onceCache.
 func (k *usedKeys) expire(now time.Time, window time.Duration) {
 	period := (window + 1) / 2
 	for range k.unnumbered {
@@ -157,7 +158,8 @@ func (k *usedKeys) expire(now time.Time, window time.Duration) {
 	}
 }
 
-// count returns the number of keys, numbered and unnumbered.
+// count returns the number of remembered keys whose replies are not kept, those of WithRetry and
+// those of the application.
 func (k *usedKeys) count() int {
 	n := len(k.numbered)
 	for _, period := range k.unnumbered {
@@ -166,5 +168,6 @@ func (k *usedKeys) count() int {
 	return n
 }
 
-// keys returns how many keys Limits.KeyBytes allows.
+// keys returns the number of keys without kept replies that Limits.KeyBytes allows for one caller,
+// at least 1.
 func (l *Limits) keys() int { return max(l.KeyBytes/keyBytes, 1) }

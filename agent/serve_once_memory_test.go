@@ -46,7 +46,9 @@ type floodReply struct {
 	Tensor *tensor.Tensor
 }
 
-// serveFlood returns 1 MiB, or a small value that lies in 1 MiB.
+// serveFlood is a handler whose reply, or whose error, takes 1 MiB of memory in the way that
+// args.Way names: as bytes or a tensor, as a small value that lies in 1 MiB, or as a small part of
+// a large argument.
 func serveFlood(args floodArgs) (reply floodReply, err error) {
 	rows, err := tensor.FromSlice(make([]byte, mib), mib)
 	if err != nil {
@@ -73,7 +75,7 @@ func serveFlood(args floodArgs) (reply floodReply, err error) {
 	return reply, err
 }
 
-// heap returns the bytes of the heap in use after garbage collection.
+// heap collects garbage, empties pools and returns the bytes of the heap in use.
 func heap() int {
 	var m runtime.MemStats
 	for range 3 { // a sync.Pool is empty after two
@@ -83,8 +85,8 @@ func heap() int {
 	return int(m.HeapAlloc)
 }
 
-// Whatever takes the memory of the replies to a member, the kept ones stay within the limit. The
-// latest reply is kept.
+// In whatever way replies take memory, the kept replies to one worker stay within
+// Limits.RememberedBytes, and the latest reply is kept.
 func TestMemoryOfKeptRepliesIsBounded(t *testing.T) {
 	short.Skip(t, "many large replies")
 	const calls, limit, slack = 40, 4 * mib, 4 * mib
@@ -124,7 +126,8 @@ func TestMemoryOfKeptRepliesIsBounded(t *testing.T) {
 	}
 }
 
-// The memory of tensors is released when their reply is evicted, on the host and on a device.
+// The memory of the tensors in a reply, on the host or on a device, is released after the reply is
+// evicted, and not while it is kept.
 func TestMemoryOfEvictedRepliesIsReleased(t *testing.T) {
 	const calls, kept, slack = 40, 4, 4
 	for _, kindName := range []string{device.KindCPU, npu.Name} {
@@ -203,7 +206,8 @@ type aliveStorages struct {
 	made []weak.Pointer[tensor.Storage]
 }
 
-// make1MiB returns a tensor in a storage of its own.
+// make1MiB returns a new tensor in a storage of 1 MiB of its own, and records the storage, without
+// keeping it reachable, for count.
 func (a *aliveStorages) make1MiB() (*tensor.Tensor, error) {
 	x, err := tensor.Zeros(tensor.U8, mib)
 	if err != nil {
@@ -228,7 +232,7 @@ func (a *aliveStorages) count() (n int) {
 }
 
 // Repeats that wait for a run keep no reply in memory beyond the limit while other runs have the
-// slots: they are replied to when their run ends.
+// handler slots: they get their reply when their run ends.
 func TestMemoryOfRepliesToRepeatsIsBounded(t *testing.T) {
 	const keys, kept = 60, 4
 	var storages aliveStorages
@@ -272,7 +276,7 @@ func TestMemoryOfRepliesToRepeatsIsBounded(t *testing.T) {
 }
 
 // Repeats that are queued because their caller does not read replies keep no evicted reply in
-// memory: they fail when their turn comes.
+// memory. When they start, those whose reply was evicted fail with ErrEvicted.
 func TestQueuedRepeatsKeepNoReply(t *testing.T) {
 	const keys, repeats, kept = 20, 3, 2
 	var storages aliveStorages
@@ -328,7 +332,7 @@ func TestQueuedRepeatsKeepNoReply(t *testing.T) {
 	})
 }
 
-// A reply that is evicted while it is being sent keeps its memory until then.
+// The memory of a reply that is evicted while it is being sent stays valid until it was sent.
 func TestReplyEvictedWhileItIsSent(t *testing.T) {
 	memory, ran := &blockingAllocator{}, &atomic.Int64{}
 	var released atomic.Bool

@@ -39,7 +39,9 @@ func (n *runs) serveSized() agent.Funcs {
 	}, agent.WithOnce())}
 }
 
-// keyed calls sized with a key of the application, and returns the number of the run that replied.
+// keyed calls the function sized at worker1 with a key of the application, and requires a reply of
+// this many bytes, at least 1. It returns the number of the run that made the reply. After an error
+// the number is 0.
 func keyed(t *testing.T, from *agent.Agent, key string, bytes int) (run int, err error) {
 	t.Helper()
 	reply, err := sized.Call(t.Context(), from, "worker1", bytes, agent.WithIdempotencyKey(key))
@@ -50,7 +52,8 @@ func keyed(t *testing.T, from *agent.Agent, key string, bytes int) (run int, err
 	return int(reply[0]), nil
 }
 
-// The oldest replies are evicted first. The function does not run again for their keys.
+// Beyond the limit on the number or the bytes of kept replies, the oldest are evicted. For their
+// keys the function does not run again, and the calls fail with ErrEvicted.
 func TestOnceIsBounded(t *testing.T) {
 	const kib100 = 100 << 10
 	for name, c := range map[string]struct {
@@ -77,7 +80,7 @@ func TestOnceIsBounded(t *testing.T) {
 					if c.limits.RememberedBytes > 0 {
 						setting = "Limits.RememberedBytes there, which is "
 					}
-					require.ErrorContains(t, err, "test.sized has run on worker1 for this key: raise "+setting)
+					require.ErrorContains(t, err, "the function has run for this key: raise "+setting)
 					continue
 				}
 				require.NoError(t, err)
@@ -88,8 +91,8 @@ func TestOnceIsBounded(t *testing.T) {
 	}
 }
 
-// A reply that is larger than the limit is sent to all requests that arrived before it, and evicts
-// no others.
+// A reply that is larger than Limits.RememberedBytes is sent to all requests that arrived before
+// the reply. It evicts no other reply, and later requests with its key fail with ErrEvicted.
 func TestOnceReplyBeyondTheLimit(t *testing.T) {
 	var n runs
 	begun, proceed := make(chan struct{}), make(chan struct{})
@@ -136,8 +139,9 @@ const (
 	keyBytesAllowed = 64 * keysAllowed
 )
 
-// A worker that uses more keys than are allowed within the window gets errors for further ones
-// until the window is over. Other workers do not.
+// If a worker uses more keys than Limits.KeyBytes allows within Limits.RetryWindow, calls with
+// further keys fail with ErrOverloaded until the older keys have expired. Calls of other workers
+// and calls WithRetry succeed.
 func TestOnceWithTooManyKeys(t *testing.T) {
 	var n runs
 	simulate(t, 3, func(_ int, c *agent.Config) {
@@ -150,7 +154,7 @@ func TestOnceWithTooManyKeys(t *testing.T) {
 		}
 		_, err := keyed(t, group[0], "one more", 1)
 		require.ErrorIs(t, err, agent.ErrOverloaded)
-		require.ErrorContains(t, err, "worker0 has used 64 keys on worker1 within 1m30s: raise Limits.KeyBytes there, which is 4096, or lower Limits.RetryWindow, which is 1m0s")
+		require.ErrorContains(t, err, "worker0 has used 64 keys within 1m30s: raise Limits.KeyBytes there, which is 4096, or lower Limits.RetryWindow, which is 1m0s")
 		_, err = keyed(t, group[2], "one more", 1)
 		require.NoError(t, err)
 		_, err = sized.Call(t.Context(), group[0], "worker1", 1, agent.WithRetry(agent.Retry{}))
@@ -171,9 +175,9 @@ func TestOnceWithTooManyKeys(t *testing.T) {
 	})
 }
 
-// A call WithRetry whose reply is lost fails, however many other calls come before its next
-// attempt. A call of which no attempt has arrived runs, unless it is older than all keys that are
-// known.
+// If the reply to a call WithRetry is lost and evicted, the next attempt fails with ErrEvicted,
+// however many other calls come between. If the first request is lost, the next attempt runs the
+// function, unless the key is older than all keys that are remembered.
 func TestOnceAfterManyNumberedKeys(t *testing.T) {
 	for name, c := range map[string]struct {
 		kind     agent.Kind // the message of the first call that is lost
@@ -226,7 +230,7 @@ func TestOnceAfterManyNumberedKeys(t *testing.T) {
 	}
 }
 
-// The keys of a worker are known after its pipe has ended.
+// The keys and kept replies of a worker are remembered after its pipe has ended.
 func TestOnceOverAnotherPipe(t *testing.T) {
 	var n runs
 	network := simnet.New(uv.New())
@@ -252,7 +256,7 @@ func TestOnceOverAnotherPipe(t *testing.T) {
 	require.EqualValues(t, 2, n.Load())
 }
 
-// Another incarnation of a worker has keys of its own.
+// The keys of one incarnation of a worker have no effect on the calls of another incarnation.
 func TestOnceForAnotherIncarnation(t *testing.T) {
 	var n runs
 	synctest.Test(t, func(t *testing.T) {
@@ -288,7 +292,8 @@ func TestOnceForAnotherIncarnation(t *testing.T) {
 	})
 }
 
-// Repeats that arrive while replies are evicted get the reply of the only run, or an error.
+// Repeats that arrive while replies are evicted get the reply of the only run for their key, or
+// ErrEvicted.
 func TestOnceWhileRepliesAreEvicted(t *testing.T) {
 	const keys, callers, each = 20, 8, 30
 	var ran [keys]atomic.Int32
@@ -336,7 +341,8 @@ func TestOnceWhileRepliesAreEvicted(t *testing.T) {
 	}
 }
 
-// A reply that is sent again is the one that interceptors have made once.
+// A kept reply that is sent again has the headers that interceptors have set when it was made; the
+// interceptors of the sender do not run again.
 func TestOnceRepeatsInterceptedReply(t *testing.T) {
 	const header = "test.number"
 	var made, seen atomic.Int32
@@ -367,8 +373,8 @@ func TestOnceRepeatsInterceptedReply(t *testing.T) {
 	require.EqualValues(t, 3, seen.Load())
 }
 
-// The tensors of a reply that is sent again go to the same device as before, and are ordered after
-// the work of the only run.
+// The tensors of a kept reply are sent again to the same device as before, and the caller's stream
+// reads them after the work of the only run.
 func TestOnceOnDevices(t *testing.T) {
 	group, kinds := startDevices(t, map[int]int{0: 1}, nil)
 	mine, err := kinds[0].NewStream(kinds[0].Devices()[0])
@@ -383,7 +389,7 @@ func TestOnceOnDevices(t *testing.T) {
 	}
 }
 
-// A kept reply whose memory the application has released is not sent.
+// If the application has released a tensor of a kept reply, a repeated call fails with ErrResult.
 func TestOnceWithReleasedMemory(t *testing.T) {
 	results := make(chan *tensor.Tensor, 1)
 	group := startGroup(t, 2, func(_ int, c *agent.Config) {

@@ -87,7 +87,8 @@ func TestOpErrors(t *testing.T) {
 	require.ErrorIs(t, err, agent.ErrArguments)
 }
 
-// A worker may have operators of its own, and these may make calls.
+// The operators in Config.Operators of a worker replace the default ones, and may make calls. Join
+// fails with ErrConfig if Config.Handlers has the type of operators.
 func TestOperators(t *testing.T) {
 	table := aten.Default().Clone()
 	relu, err := table.Lookup("aten::relu")

@@ -12,18 +12,23 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/internal/fifo"
 )
 
-// Reply replies to the request with the values to which ptrs point; the caller decodes them in the
-// same order. The values must not change until they were sent; a reply of up to 64 KiB in host
-// memory is sent or copied when Reply returns. If a value cannot be encoded the caller gets an
-// error, which Reply returns as well. The error matches ErrResult, also if the request has been
-// replied to before.
+// Reply replies to the request with the values to which ptrs point; the caller of the function
+// decodes them in the same order. It does not wait until the reply was sent, which AfterReply
+// reports. The values must not change until then, except those of a reply of up to 64 KiB in host
+// memory, which is sent or copied when Reply returns. If a value cannot be encoded, the caller gets
+// an error, which Reply returns as well. The error of Reply matches ErrResult, also if the request
+// has been replied to before.
 func (r *Request) Reply(ptrs ...any) error {
+	if len(ptrs) == 1 && r.keep(ptrs[0], nil) {
+		return nil
+	}
 	if err := r.claim(); err != nil {
 		return err
 	}
 	out, err := r.encode(KindReply, ptrs...)
 	if err != nil {
 		err = withKind(ErrResult, err)
+		r.replyEnds.run(MessageUnsent, err)
 		r.replyFailure(err)
 		return err
 	}
@@ -31,10 +36,14 @@ func (r *Request) Reply(ptrs ...any) error {
 	return nil
 }
 
-// Fail replies to the request with err. The caller gets the same error if it is registered there,
-// and otherwise one with its type and text. The error of Fail matches ErrResult if the request
-// has been replied to before.
+// Fail replies to the request with err, which must not be nil. The caller gets the same error if
+// the error is registered at both ends, and otherwise one with its type and text. Fail does not
+// wait until the reply was sent. Its own error is nil, or matches ErrResult if the request has been
+// replied to before.
 func (r *Request) Fail(err error) error {
+	if r.keep(nil, err) {
+		return nil
+	}
 	if claimed := r.claim(); claimed != nil {
 		return claimed
 	}
@@ -45,8 +54,9 @@ func (r *Request) Fail(err error) error {
 	return nil
 }
 
-// replyFailure replies with err, or with its text if it cannot be encoded. If that fails too it
-// aborts the pipe. r must have been claimed.
+// replyFailure replies to the request with err, or with the text of err if err cannot be encoded.
+// If that fails too, it logs the failure, aborts the pipe and ends the request. The calling
+// goroutine must have claimed the right to reply with claim.
 func (r *Request) replyFailure(err error) {
 	if r.event != nil {
 		r.event.Err = err
@@ -60,22 +70,25 @@ func (r *Request) replyFailure(err error) {
 	}
 	out, failed := r.encode(KindFailure, &err, &stack)
 	if failed != nil {
+		r.replyEnds.run(MessageUnsent, failed)
 		text := fmt.Errorf("%v (which cannot be encoded: %v)", err, failed)
 		out, failed = r.encode(KindFailure, &text, &stack)
 	}
 	if failed != nil {
+		r.replyEnds.run(MessageUnsent, failed)
 		r.conn.agent.log.Error("no reply", "function", r.Name(), "caller", r.conn.peer.Name, "error", failed)
 		r.sendReply(KindFailure, nil)
 		r.conn.pipe.Abort(failed)
-		r.close()
+		r.close(failed)
 		return
 	}
 	r.sendReply(KindFailure, out)
 }
 
 // encode encodes a reply of kind k with the values to which ptrs point. The message comes from the
-// agent's pool, and passes to the caller. The error is that of encodeValues. A panic of a method
-// of a value, such as that of an error that is a nil pointer, becomes a *PanicError.
+// agent's pool, and passes to the caller; after an error it must not be used. The error is that of
+// encodeValues. A panic of a method of a value, such as that of an error that is a nil pointer,
+// becomes a *PanicError.
 func (r *Request) encode(k Kind, ptrs ...any) (out *outMessage, err error) {
 	defer func() {
 		if v := recover(); v != nil {
@@ -86,7 +99,10 @@ func (r *Request) encode(k Kind, ptrs ...any) (out *outMessage, err error) {
 	out = a.outMessages.get()
 	out.begin(wire.AppendReply(out.buf[:0], k, r.id))
 	out.replyMap = r.conn.replyMap
-	out.view = Message{Kind: k, Type: r.handler.typ, Name: r.handler.name, Peer: r.conn.peer, encoder: out.encoder}
+	out.view = Message{Kind: k, Type: r.handler.typ, Name: r.handler.name, Peer: r.conn.peer, encoder: out.encoder, key: r.callKey(), ends: &r.replyEnds}
+	if r.stream != nil {
+		out.encoder.SetHeader(wire.CountHeader, wire.AppendNumber(nil, r.stream.endSending()))
+	}
 	if err := a.encodeValues(r.ctx, out, ptrs...); err != nil {
 		a.outMessages.put(out)
 		return nil, err
@@ -121,9 +137,9 @@ func (r *Request) send(out *outMessage) {
 	}
 }
 
-// sendInBackground runs write, which sends a reply of n bytes, on another goroutine, and then
-// ends the request. The reply is part of the backlog until it was sent; small as in
-// outMessage.small.
+// sendInBackground runs write, which sends a reply of n bytes, on another goroutine, and then ends
+// the request and starts queued ones. The reply counts in the backlog of the connection until write
+// has returned; small is whether the reply is a small message, see outMessage.small.
 func (r *Request) sendInBackground(n int, small bool, write func() error) {
 	c := r.conn
 	c.backlog.add(n, small)
@@ -134,16 +150,17 @@ func (r *Request) sendInBackground(n int, small bool, write func() error) {
 	}()
 }
 
-// replySent ends a request after its reply was sent. If sending failed with err, it logs that the
-// reply is lost and ends the request too.
+// replySent ends a request after its reply was sent with the result err. If err is not nil, the
+// reply is lost: replySent logs that, and ends the request all the same.
 func (r *Request) replySent(err error) {
 	if err != nil {
 		r.conn.agent.log.Debug("reply lost", "function", r.Name(), "caller", r.conn.peer.Name, "error", err)
 		if r.event != nil {
 			r.event.Err = err
 		}
+		err = r.conn.lostError(err)
 	}
-	r.close()
+	r.close(err)
 }
 
 // backlog counts the replies of one connection that have not been sent: small ones for which
@@ -182,9 +199,9 @@ func (b *backlog) remove(bytes int, small bool) {
 	}
 }
 
-// isFull reports whether a request must wait for replies to be sent. large is set for a request
-// that holds memory for large requests: it can start in spite of small replies, because the space
-// for these may be taken by calls that wait for the same memory at the other end.
+// isFull reports whether a request must wait for replies to be sent. large is true for a request
+// that holds memory for large requests: such a request can start in spite of small unsent replies,
+// because the space for these may be taken by calls that wait for the same memory at the other end.
 func (b *backlog) isFull(large bool) bool {
 	return b.bytes.Load() >= b.maxBytes || !large && b.small.Load() > 0
 }
@@ -219,8 +236,8 @@ func (b *backlog) enqueue(r *Request) bool {
 	return true
 }
 
-// ready returns a queue whose first request can start, nil if there is none. short selects the
-// queues of short requests or those of the others. The caller holds mu.
+// ready returns a queue whose first request can start, or nil if there is none. If short is true it
+// looks at the requests with a short task, otherwise at the others. The caller holds b.mu.
 func (b *backlog) ready(short bool) *requestQueue {
 	for _, large := range [...]bool{true, false} {
 		if q := b.queue(large, short); q.Len() > 0 && !b.isFull(large) {
@@ -230,15 +247,16 @@ func (b *backlog) ready(short bool) *requestQueue {
 	return nil
 }
 
-// hasReady reports whether a queued request can start. short selects short requests or the others.
+// hasReady reports whether a queued request can start: one with a short task if short is true,
+// otherwise one of the others. It takes b.mu.
 func (b *backlog) hasReady(short bool) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.ready(short) != nil
 }
 
-// next removes and returns a queued request that can start, nil if there is none. short selects
-// short requests or the others.
+// next removes and returns a queued request that can start, or nil if there is none. If short is
+// true it takes one with a short task, otherwise one of the others. It takes b.mu.
 func (b *backlog) next(short bool) *Request {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -248,9 +266,9 @@ func (b *backlog) next(short bool) *Request {
 	return nil
 }
 
-// resume starts queued requests until none is left or the backlog is full again: short ones one
-// after the other on another goroutine, others as slots become free. It blocks until a slot is
-// free.
+// resume starts queued requests until none is left or the backlog is full again. Those with a short
+// task run one after the other on another goroutine; for each other one resume blocks until a slot
+// is free, and then runs it on a goroutine of its own.
 func (c *conn) resume() {
 	b, s := &c.backlog, &c.agent.slots
 	if b.hasReady(true) {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/tensorpipe-go/tensorpipe/agent/future"
+	"github.com/tensorpipe-go/tensorpipe/agent/internal/ctxerr"
 	"github.com/tensorpipe-go/tensorpipe/tensor"
 )
 
@@ -48,14 +49,21 @@ type Request struct {
 	number       uint64                      // of the key, 0 for a key of the application
 	ended        uint64                      // all calls of the caller up to this number have ended
 	once         *onceRun                    // the run that this request started, if it has a key
+	stream       *stream                     // nil unless the request has opened a stream
+	delegate     atomic.Pointer[delegation]  // nil unless a function runs on behalf of the handler, and after its reply
+
+	requestEnds, replyEnds messageEnds // of the request and of its reply
 
 	event    *ServeEndedInfo // nil without Events.ServeEnded
 	answered atomic.Bool     // Reply or Fail was called
-	stage    atomic.Uint32   // a ServedState, except those that state derives
+	replied  replyHooks
+	stage    atomic.Uint32 // a ServedState, except those that state derives
 	slot     slotState
 }
 
-// Value implements context.Context.
+// Value implements context.Context. For keys of this package and of package future it returns the
+// request itself or the object that releases its slot during a wait; for other keys, the value of
+// the parent context.
 func (r *Request) Value(key any) any {
 	switch key.(type) {
 	case requestKey:
@@ -74,14 +82,19 @@ func (r *Request) Agent() *Agent { return r.conn.agent }
 // From returns the worker that made the call.
 func (r *Request) From() WorkerInfo { return r.conn.peer }
 
-// Type returns the type of the message, empty for the call of a function.
+// Incarnation returns the incarnation of the worker that made the call.
+func (r *Request) Incarnation() Incarnation { return Incarnation(r.conn.owner.member.Incarnation) }
+
+// Type returns the type of the message: empty for a call by a Func, "agent.invoke" for Invoke,
+// "aten" for Op, and otherwise the name of the MessageType.
 func (r *Request) Type() string { return r.handler.typ }
 
-// Name returns the name of the function, or the name in a message of another type.
+// Name returns the name of the function or operator, or the name in a message of another type.
 func (r *Request) Name() string { return r.handler.name }
 
-// Decode decodes the next value of the request to the value to which ptr points. The error is that
-// of the codec. Only Handler.Open may call Decode; after Open the error matches ErrArguments.
+// Decode decodes the next value of the request to the value to which ptr points, and keeps no
+// reference to it. The error is that of the codec. Only Handler.Open may call Decode; after Open
+// has returned, the error matches ErrArguments.
 func (r *Request) Decode(ptr any) error {
 	if r.message == nil {
 		return r.wrapError(fmt.Errorf("%w: values are decoded before Open returns", ErrArguments))
@@ -89,12 +102,24 @@ func (r *Request) Decode(ptr any) error {
 	return r.conn.agent.values.Decode(r.message.decoder, ptr)
 }
 
+// Header returns the data of the header of that name and true, or nil and false if the request does
+// not have it, see WithHeader. The data must not be changed, nor used after Open has returned. Only
+// Handler.Open may call Header; later it returns false.
+func (r *Request) Header(name string) (data []byte, ok bool) {
+	if r.message == nil {
+		return nil, false
+	}
+	return r.message.decoder.Header(name)
+}
+
+func (r *Request) callKey() CallKey { return CallKey{r.conn, r.id, true} }
+
 func (r *Request) wrapError(err error) error {
 	return &Error{Op: "serve", Func: r.Name(), Worker: r.conn.peer.Name, Err: err}
 }
 
-// claim makes the calling goroutine the only one that may reply. The error matches ErrResult if
-// claim has succeeded before.
+// claim makes the calling goroutine the only one that may reply to the request, and returns nil. If
+// claim has succeeded before, the error matches ErrResult.
 func (r *Request) claim() error {
 	if r.answered.Swap(true) {
 		return r.wrapError(fmt.Errorf("%w: the request has been answered", ErrResult))
@@ -107,9 +132,11 @@ const goexit = "runtime.Goexit"
 
 var errGoexit error = &PanicError{Value: goexit}
 
-// run runs the task of the request on this goroutine. A panic or the end of the goroutine becomes
-// the reply. It reports whether the request still has the slot in which it was started, which the
-// caller then passes on.
+// run runs the task of the request on this goroutine. The task of a function whose caller does not
+// wait any more does not run: the reply is the cause. If the task panics or ends the goroutine, run
+// logs that and, unless the task has replied, replies with a *PanicError. held reports whether the
+// request still has the slot in which it was started: the caller must then pass the slot on. If the
+// task ends the goroutine, run does that itself.
 func (r *Request) run() (held bool) {
 	returned := false
 	defer func() {
@@ -135,7 +162,7 @@ func (r *Request) run() (held bool) {
 	case r.handler.invoked != nil && r.Err() != nil:
 		// The caller does not wait any more. Handlers of types run nevertheless: they may have to
 		// see all of their messages.
-		_ = r.Fail(context.Cause(r)) // nothing else replies
+		_ = r.Fail(ctxerr.Cause(r)) // nothing else replies
 	case r.conn.agent.labels && !r.short():
 		labels := pprof.Labels("function", displayName(r.handler.typ, r.handler.name), "caller", r.conn.peer.Name)
 		pprof.Do(r.ctx, labels, func(ctx context.Context) { r.task.Run(ctx, r) })
@@ -157,23 +184,38 @@ func catchPanic(f func() error) (err error) {
 	return f()
 }
 
-// close ends a request after its reply was sent or lost: it removes the request from those that
-// are served, returns its charges and releases its context.
-func (r *Request) close() {
+// close ends a request after its reply was sent, or was lost with the error err. It reports
+// ServeEnded, removes the request from those that are served, returns its bytes to the budgets,
+// releases borrowed arguments, ends its context and runs the functions of AfterReply, and those of
+// OnEnd of the request and the reply.
+func (r *Request) close(err error) {
 	c := r.conn
 	c.agent.reportServeEnded(r)
 	c.mu.Lock()
 	if c.serving[r.id] == r {
 		delete(c.serving, r.id)
 		c.servingBytes -= r.charge
+		if r.stream != nil {
+			c.servingStreams--
+		}
 	}
 	c.mu.Unlock()
+	if r.stream != nil {
+		r.stream.discard()
+	}
 	r.freeMemory()
 	r.finish()
+	r.requestEnds.run(MessageHandled, nil)
+	if err == nil {
+		r.replyEnds.run(MessageSent, nil)
+	} else {
+		r.replyEnds.run(MessageUncertain, err)
+	}
+	r.replied.run(err)
 }
 
-// freeMemory returns the charges of a large request, and releases the storages that its handler
-// borrowed. Further calls do nothing.
+// freeMemory returns the bytes of a large request to the budgets of the connection, and releases
+// the storages of the arguments if the handler only borrowed them. Further calls do nothing.
 func (r *Request) freeMemory() {
 	c := r.conn
 	if r.largeCharge > 0 {
@@ -185,21 +227,24 @@ func (r *Request) freeMemory() {
 		c.mu.Unlock()
 	}
 	for _, s := range r.borrowed {
-		s.Release()
+		if s != nil { // nil for memory that a PlaceFunc has chosen
+			s.Release()
+		}
 	}
 	r.largeCharge, r.nestedCharge, r.borrowed = 0, 0, nil
 }
 
 type requestKey struct{}
 
-// requestOf returns the request whose handler has ctx, nil if ctx is not that of a handler.
+// requestOf returns the request whose handler's context is ctx or a parent of ctx. It returns nil
+// if there is none.
 func requestOf(ctx context.Context) *Request {
 	r, _ := ctx.Value(requestKey{}).(*Request)
 	return r
 }
 
-// Caller returns the worker that called the handler with context ctx. It returns false if ctx is
-// not the context of a handler.
+// Caller returns the worker that called the handler with context ctx, and true. It returns false if
+// ctx is not derived from the context of a handler.
 func Caller(ctx context.Context) (WorkerInfo, bool) {
 	if r := requestOf(ctx); r != nil {
 		return r.conn.peer, true
@@ -208,7 +253,7 @@ func Caller(ctx context.Context) (WorkerInfo, bool) {
 }
 
 // FromContext returns the agent that serves the call whose handler has ctx, for calls that the
-// handler makes. It returns nil if ctx is not the context of a handler.
+// handler makes. It returns nil if ctx is not derived from the context of a handler.
 func FromContext(ctx context.Context) *Agent {
 	if r := requestOf(ctx); r != nil {
 		return r.conn.agent

@@ -18,8 +18,8 @@ type slots struct {
 	queued    fifo.Queue[*Request]      // requests that have not started
 }
 
-// start takes a slot for r and detaches r from the leader l, or queues r if no slot is free. l is
-// nil on a goroutine that does not lead.
+// start takes a slot for r and starts r by detach on the leader l, or queues r if no slot is free.
+// l is nil on a goroutine that does not lead. start does not block.
 func (s *slots) start(r *Request, l *leader) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -31,8 +31,10 @@ func (s *slots) start(r *Request, l *leader) {
 	l.detach(r)
 }
 
-// run runs r in a slot, which the caller has taken, and then queued requests in the same slot,
-// until there are none or a request has given the slot to another goroutine.
+// run runs r in a slot, which the caller has taken, and then further queued requests in the same
+// slot. It returns when no request is queued, or when a request has given the slot to another
+// goroutine. A request that must wait until its caller reads replies is put into the backlog of its
+// connection instead.
 func (s *slots) run(r *Request) {
 	for r != nil {
 		if r.conn.backlog.enqueue(r) {
@@ -87,10 +89,11 @@ func (s *slots) acquire() {
 	<-w
 }
 
-// beginWait must be called before a goroutine waits on behalf of ctx, and the returned function
-// after the wait. If ctx is the context of a handler, its slot is free in between, and the
-// returned function waits for a slot. If ctx is the context of a short handler or of an
-// interceptor, the leader yields.
+// beginWait must be called before a goroutine waits on behalf of ctx; the goroutine must call end
+// after the wait. If ctx is the context of a handler, the slot of the handler is free in between,
+// and end blocks until the handler has a slot again. If ctx is the context of a short handler or of
+// an interceptor, the leader yields, so that another goroutine reads messages. For other contexts
+// beginWait and end do nothing.
 func beginWait(ctx context.Context) (end func()) {
 	leaderOf(ctx).yield()
 	if r := requestOf(ctx); r != nil {
@@ -102,7 +105,9 @@ func beginWait(ctx context.Context) (end func()) {
 // requestWaiter is a request on behalf of which a goroutine waits for a future.
 type requestWaiter Request
 
-// BeginWait implements future.Waiter.
+// BeginWait implements future.Waiter: it is called before a goroutine waits for a future on behalf
+// of the request. It makes the leader of the request yield and releases the slot of the request;
+// end blocks until the request has a slot again.
 func (w *requestWaiter) BeginWait() (end func()) { return w.slot.beginWait() }
 
 // slotState is the slot of a request, or the leader on which it runs. Several goroutines may
@@ -126,8 +131,8 @@ func (t *slotState) begin(s *slots) {
 	t.slots, t.held = s, true
 }
 
-// setLeader sets the leader on which the request is opened or runs without a slot, nil for none.
-// beginWait makes it yield.
+// setLeader sets the leader on which the request is opened or runs without a slot, nil for none. A
+// later beginWait makes that leader yield.
 func (t *slotState) setLeader(l *leader) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -142,8 +147,8 @@ func (t *slotState) isWaiting() bool {
 	return t.slots != nil && t.waiting > 0
 }
 
-// finish clears the slot and the leader after the handler has returned, and reports whether the
-// request had the slot: then the caller must pass it on.
+// finish clears the slot and the leader of the request after the handler has returned. held reports
+// whether the request had a slot: the caller must then pass the slot on.
 func (t *slotState) finish() (held bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -159,8 +164,9 @@ func (t *slotState) yieldLeader() {
 	t.leader.yield()
 }
 
-// beginWait makes the leader yield and releases the slot of the request before a goroutine waits
-// on its behalf. The goroutine must call end after the wait.
+// beginWait makes the leader of the request yield and releases the slot of the request, before a
+// goroutine waits on its behalf. The goroutine must call end after the wait, which blocks until the
+// request has a slot again.
 func (t *slotState) beginWait() (end func()) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -176,10 +182,10 @@ func (t *slotState) beginWait() (end func()) {
 	return t.endWait
 }
 
-// endWait ends a wait that beginWait began. It returns when the request has a slot
-// again, or does not need one: because its handler has returned or another goroutine of it waits.
-// Of several goroutines that return one acquires the slot: a second one would wait for the slot
-// that the first has.
+// endWait ends a wait that beginWait began. It blocks until the request has a slot again, and
+// returns at once if the request needs none, because its handler has returned or another goroutine
+// still waits on its behalf. If several goroutines return at once, one of them acquires the slot,
+// and the others wait for that: each request has at most one slot.
 func (t *slotState) endWait() {
 	t.mu.Lock()
 	defer t.mu.Unlock()

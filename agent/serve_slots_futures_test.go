@@ -44,8 +44,8 @@ var waits = map[string]func(ctx context.Context, f *agent.Future[int]) (int, err
 	},
 }
 
-// A handler that waits for a future gives its slot away, as one that waits for a call. If it is
-// short another goroutine reads the messages for which it waits.
+// A handler that waits for a future has no slot during the wait; if the handler is short, another
+// goroutine reads the messages. So nested calls around two workers with one slot each succeed.
 func TestHandlersWaitForFutures(t *testing.T) {
 	for name, wait := range waits {
 		down := func(ctx context.Context, d depth) (int, error) {
@@ -73,7 +73,9 @@ func TestHandlersWaitForFutures(t *testing.T) {
 	}
 }
 
-// serveFutures is serveGoroutines with futures in place of goroutines.
+// serveFutures is a handler that calls the next worker several times, waits for the futures of
+// these calls, and returns the number of handlers that this has run, including itself. It counts
+// itself as running except while it waits.
 func (w *fanOutHandler) serveFutures(ctx context.Context, d depth) (int, error) {
 	a := agent.FromContext(ctx)
 	rank := a.Self().Rank
@@ -96,7 +98,8 @@ func (w *fanOutHandler) serveFutures(ctx context.Context, d depth) (int, error) 
 	return sum, err
 }
 
-// No more handlers run than there are slots when those that waited for futures continue.
+// No more handlers run than there are slots, also when several handlers that waited for futures
+// continue.
 func TestSlotsOfHandlersThatWaitForFutures(t *testing.T) {
 	w := &fanOutHandler{slots: 2}
 	configure := func(_ int, c *agent.Config) {

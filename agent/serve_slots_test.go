@@ -18,7 +18,8 @@ type depth struct{ Left, Workers int }
 
 var descend = agent.NewFunc[depth, int]("test.descend")
 
-// serveDescend calls the next worker until the depth is 0, and returns the number of calls.
+// serveDescend is a handler that calls the next of d.Workers workers, whose handler does the same,
+// until d.Left is 0. It returns the number of calls.
 func serveDescend(ctx context.Context, d depth) (int, error) {
 	if d.Left == 0 {
 		return 0, nil
@@ -33,7 +34,8 @@ func oneHandler(funcs ...agent.Served) func(int, *agent.Config) {
 	return func(_ int, c *agent.Config) { c.MaxHandlers, c.Funcs = 1, funcs }
 }
 
-// A slot is free after its handler has returned.
+// The slot of a handler is free after the handler has returned: one slot serves many calls, one
+// after the other.
 func TestSlotsAreReleased(t *testing.T) {
 	group := startGroup(t, 2, oneHandler(descend.Serve(serveDescend)))
 	for range 20 {
@@ -42,7 +44,7 @@ func TestSlotsAreReleased(t *testing.T) {
 	}
 }
 
-// Calls are nested around a ring of workers that run one handler each.
+// A hundred calls nested around a ring of three workers with one handler slot each succeed.
 func TestNestedCallsWithOneSlot(t *testing.T) {
 	group := startGroup(t, 3, oneHandler(descend.Serve(serveDescend)))
 	n, err := descend.Call(t.Context(), group[0], "worker1", depth{100, 3})
@@ -50,7 +52,8 @@ func TestNestedCallsWithOneSlot(t *testing.T) {
 	require.Equal(t, 100, n)
 }
 
-// Many handlers wait for each other at once.
+// Many handlers of three workers with one slot each wait for each other at once, and all calls
+// succeed.
 func TestAllHandlersWaitForEachOther(t *testing.T) {
 	group := startGroup(t, 3, oneHandler(descend.Serve(serveDescend)))
 	var futures []*agent.Future[int]
@@ -85,7 +88,9 @@ func (w *fanOutHandler) begin(rank int) {
 	}
 }
 
-// serveGoroutines returns the number of handlers below it and itself.
+// serveGoroutines is a handler that calls the next worker from several goroutines, waits for them,
+// and returns the number of handlers that this has run, including itself. It counts itself as
+// running except while it waits.
 func (w *fanOutHandler) serveGoroutines(ctx context.Context, d depth) (int, error) {
 	a := agent.FromContext(ctx)
 	rank := a.Self().Rank
@@ -109,8 +114,8 @@ func (w *fanOutHandler) serveGoroutines(ctx context.Context, d depth) (int, erro
 	return int(sum.Load()) + 1, errors.Join(errs[:]...)
 }
 
-// Handlers whose goroutines make calls, all at once, do not block each other, and no more of them
-// run than there are slots.
+// Handlers whose goroutines make calls, all at once, do not block each other, and no more of the
+// handlers run than there are slots.
 func TestGoroutinesOfHandlers(t *testing.T) {
 	for name, slots := range map[string]int64{"one": 1, "several": 4} {
 		run := func(t *testing.T, start func(configure func(int, *agent.Config), f func(*testing.T, []*agent.Agent))) {
@@ -153,9 +158,8 @@ func callFanOut(t *testing.T, w *fanOutHandler, group []*agent.Agent) {
 	require.Zero(t, w.tooMany.Load(), "more handlers than slots")
 }
 
-// A handler gives its slot away when the first of its goroutines waits, and has one again when the
-// last of them returns: not before, although others have returned, and not while another handler
-// has it.
+// A handler gives its slot away when the first of its goroutines waits for a call. It has a slot
+// again only when the last of them has its reply, and not while another handler has the slot.
 func TestSlotOfSeveralGoroutines(t *testing.T) {
 	p := &stepper{}
 	simulate(t, 2, p.serve, func(t *testing.T, group []*agent.Agent) {
@@ -218,8 +222,9 @@ func (p *stepper) serve(rank int, c *agent.Config) {
 	}))
 }
 
-// One goroutine of a handler has returned and waits for a slot while another one makes a call. If
-// that returns as well one slot is enough for both. If it still waits the handler has no slot.
+// One goroutine of a handler has its reply and waits for a slot while another one makes a call. If
+// the other one gets its reply as well, one slot is enough for both. If it still waits when the
+// slot is free, the handler has no slot.
 func TestOneSlotForAllGoroutines(t *testing.T) {
 	for name, early := range map[string]bool{"both return": false, "one waits": true} {
 		t.Run(name, func(t *testing.T) {

@@ -23,8 +23,8 @@ func exit(context.Context, int) (int, error) {
 	return 0, nil
 }
 
-// A handler that ends its goroutine replies with an error, and leaves neither its slot taken nor
-// the read loop stopped.
+// If a handler ends its goroutine, the call fails with ErrPanic, the slot is free again, and
+// further requests are read.
 func TestGoexitOfHandler(t *testing.T) {
 	for name, opts := range map[string][]agent.ServeOption{"plain": nil, "short": {agent.WithShort()}} {
 		t.Run(name, func(t *testing.T) {
@@ -43,7 +43,7 @@ func TestGoexitOfHandler(t *testing.T) {
 	}
 }
 
-// A panic in the function that holds a request fails that request, and no other.
+// If the function that an interceptor has given to Hold panics, the call fails with ErrPanic.
 func TestPanicOfHold(t *testing.T) {
 	group := startGroup(t, 2, func(_ int, c *agent.Config) {
 		c.Funcs = agent.Funcs{counts.Serve(func(context.Context, int) (int, error) { return 1, nil })}
@@ -59,8 +59,8 @@ func TestPanicOfHold(t *testing.T) {
 	require.ErrorContains(t, err, "not today")
 }
 
-// A reply that is kept must not change, borrowed memory is reused: a function cannot have both
-// options.
+// Join fails with ErrConfig for a function with both WithOnce and WithBorrowedArgs: a kept reply
+// must not change, and borrowed memory is reused.
 func TestOnceAndBorrows(t *testing.T) {
 	_, err := agent.Join(t.Context(), agent.Config{
 		Name: "a", WorldSize: 1, Store: store.NewMemory(store.Limits{}),
@@ -69,7 +69,7 @@ func TestOnceAndBorrows(t *testing.T) {
 	require.ErrorIs(t, err, agent.ErrConfig)
 }
 
-// A request that was cancelled while it waited for a slot does not run.
+// The handler of a request that was cancelled while it waited for a slot does not run.
 func TestCancelledWhileQueued(t *testing.T) {
 	g := newGate()
 	var ran int
@@ -101,8 +101,8 @@ func TestCancelledWhileQueued(t *testing.T) {
 
 var firstHalf = agent.NewFunc[*tensor.Tensor, *tensor.Tensor]("test.firstHalf")
 
-// The memory of borrowed arguments is reused, but not before the reply, which may view it, was
-// sent.
+// The memory of borrowed arguments is reused for later requests, but not before the reply, which
+// may be a view of it, was sent.
 func TestBorrowedMemoryIsReused(t *testing.T) {
 	// The garbage collector would release the memory as well.
 	defer debug.SetGCPercent(debug.SetGCPercent(-1))

@@ -2,31 +2,34 @@ package agent
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync/atomic"
 	"time"
 
+	"github.com/tensorpipe-go/tensorpipe/agent/internal/ctxerr"
 	"github.com/tensorpipe-go/tensorpipe/agent/internal/wire"
+	"github.com/tensorpipe-go/tensorpipe/internal/errtext"
 )
 
-// Shutdown waits for pending calls and handlers, leaves the group and closes the agent. It closes
-// the agent also if it fails.
+// Shutdown waits for pending calls and handlers, drains the extensions, leaves the group and closes
+// the agent. It closes the agent also if it fails, except if ctx is the context of a handler. If an
+// extension fails, Shutdown goes on, and returns the error of the extension in the end.
 //
 // In a static group all workers must call it. Each goes on serving calls until no worker has
 // pending calls, running handlers or running callbacks of call futures; then all leave. Without a
-// deadline in ctx it waits as long as all workers live. If a worker dies Shutdown fails on all
+// deadline in ctx it waits as long as all workers live. If a worker dies, Shutdown fails on all
 // others, with the error of AllGather. In a dynamic group this worker waits for its own calls and
 // handlers, and leaves; the others continue.
 //
 // Concurrent calls of Shutdown wait for the first one and return its result. When the context of
-// any of them ends, the agent is closed and all return. With the context of a handler Shutdown
-// fails at once with ErrConfig, because it would wait for that handler. With another context in a
-// handler, in an interceptor or in a callback it waits for its caller until ctx ends.
+// one of them ends, the agent is closed, and all of them return. With the context of a handler
+// Shutdown fails at once with ErrConfig, because it would wait for that handler. If a handler, an
+// interceptor or a callback calls Shutdown with another context, Shutdown waits for its own caller
+// until that context ends.
 //
-// The error is an *Error. It matches that of ctx if calls were pending when ctx ended, and
-// ErrClosed if the agent was closed before. It also reports that the store could not be changed
-// within 5 seconds.
+// The error is an *Error. It wraps the cause of ctx if calls were pending when ctx ended, and
+// matches ErrTimeout if that was a deadline; it wraps ErrClosed if the agent was closed before, and
+// otherwise the reason, such as that the store could not be changed within 5 seconds.
 func (a *Agent) Shutdown(ctx context.Context) error {
 	if requestOf(ctx) != nil {
 		return &Error{Op: "shutdown", Err: fmt.Errorf("%w: a handler cannot wait until no handlers run", ErrConfig)}
@@ -49,7 +52,7 @@ func (a *Agent) Shutdown(ctx context.Context) error {
 	case <-op.done:
 		return op.err
 	default:
-		return a.failShutdown(context.Cause(ctx))
+		return a.failShutdown(ctxerr.Cause(ctx))
 	}
 }
 
@@ -80,28 +83,36 @@ func (a *Agent) startShutdown() (op *shutdownOp, first bool) {
 	}
 }
 
+// shutdown drains this worker and its extensions, leaves the group and closes the agent, for the
+// first call of Shutdown. The error of an extension is returned at the end; the other workers do
+// not notice it.
 func (a *Agent) shutdown(ctx context.Context) error {
-	err := a.drain(ctx)
-	if err == nil && a.isStatic() {
-		if err = a.leaveGroup(); err == nil {
+	if err := a.drain(ctx); err != nil {
+		return a.failShutdown(err)
+	}
+	drained := a.drainExtensions(ctx)
+	if a.IsStatic() {
+		err := a.leaveGroup()
+		if err == nil {
 			// One of the workers may serve the store: it must stay until all have left the group.
 			_, err = gather(ctx, a, shutdownRound(), None{})
 		}
+		if err != nil {
+			return a.failShutdown(errtext.Join(drained, err))
+		}
 	}
-	if err != nil {
-		return a.failShutdown(err)
-	}
-	if err := a.close(a.leaveGroup); err != nil {
+	if err := errtext.Join(drained, a.close(a.leaveGroup)); err != nil {
 		return a.opError("shutdown", err)
 	}
 	return nil
 }
 
-// failShutdown closes the agent after Shutdown has failed, and returns the error of Shutdown.
+// failShutdown closes the agent after Shutdown has failed because of cause. It returns the error of
+// Shutdown: an *Error that wraps cause and the error of Close, if Close fails too.
 func (a *Agent) failShutdown(cause error) error {
 	e := a.opError("shutdown", cause)
 	if err := a.Close(); err != nil {
-		e.Err = errors.Join(e.Err, err)
+		e.Err = errtext.Join(e.Err, err)
 	}
 	return e
 }
@@ -110,13 +121,13 @@ func shutdownRound() groupOp {
 	return groupOp{op: "shutdown", opts: []CallOption{WithTimeout(0)}}
 }
 
-// drain returns nil once this worker has no pending calls and handlers, and in a static group
-// once no worker has. The error is that of ctx, ErrClosed, or, in a static group, that of
-// AllGather.
+// drain blocks until this worker has no pending calls and handlers, in a static group until no
+// worker has any, and returns nil. The error wraps the cause of ctx, is ErrClosed if the agent is
+// closed, or, in a static group, is that of AllGather.
 func (a *Agent) drain(ctx context.Context) error {
 	before := int64(-1)
 	for {
-		if err := a.awaitIdle(ctx); err != nil || !a.isStatic() {
+		if err := a.awaitIdle(ctx); err != nil || !a.IsStatic() {
 			return err
 		}
 		all, err := gather(ctx, a, shutdownRound(), a.workload())
@@ -141,16 +152,17 @@ func (a *Agent) drain(ctx context.Context) error {
 	}
 }
 
-func (a *Agent) isStatic() bool { return a.selfPeer.member.Static }
+// IsStatic reports whether the group of the agent is static: whether it has a WorldSize.
+func (a *Agent) IsStatic() bool { return a.selfPeer.member.Static }
 
 const (
 	minIdlePoll = 100 * time.Microsecond
 	maxIdlePoll = 10 * time.Millisecond
 )
 
-// awaitIdle returns nil once this worker has no pending calls and handlers. The error is
-// ErrClosed if the agent is closed, or wraps the cause of ctx. It polls with growing intervals,
-// so that calls have no extra work at their end.
+// awaitIdle blocks until this worker has no pending calls and handlers, and returns nil. The error
+// is ErrClosed if the agent is closed, or wraps the cause of ctx. It polls with growing intervals,
+// so that the end of a call costs nothing extra.
 func (a *Agent) awaitIdle(ctx context.Context) error {
 	t := time.NewTimer(0)
 	defer t.Stop()
@@ -161,7 +173,7 @@ func (a *Agent) awaitIdle(ctx context.Context) error {
 			return ErrClosed
 		case <-ctx.Done():
 			w := a.workload()
-			return fmt.Errorf("%d calls and handlers of %s are still pending: %w", w.Active, a.self, context.Cause(ctx))
+			return fmt.Errorf("calls and handlers pending: %d: %w", w.Active, ctxerr.Cause(ctx))
 		}
 		if a.workload().Active == 0 {
 			return nil
@@ -171,25 +183,35 @@ func (a *Agent) awaitIdle(ctx context.Context) error {
 }
 
 // activity counts calls, also those to this worker itself, and goroutines that run callbacks of
-// their futures.
+// their futures. Calls WithBackground do not count.
 type activity struct{ begun, ended atomic.Int64 }
 
-// Begin and End implement future.Activity.
-func (c *activity) Begin() { c.begun.Add(1) }
-
-func (c *activity) End() { c.ended.Add(1) }
-
-// begin counts a call as begun and returns true. The caller then must add 1 to ended when the call
-// ends. For a call of a group round begin counts nothing and returns false.
-func (c *activity) begin(t *target) (counts bool) {
-	if t.typ == wire.GroupType {
-		return false
+// Begin implements future.Activity: it counts a call, or a goroutine that is about to run callbacks
+// of a future, as begun. End counts it as ended. For nil both do nothing.
+func (c *activity) Begin() {
+	if c != nil {
+		c.begun.Add(1)
 	}
-	c.begun.Add(1)
-	return true
 }
 
-// workload returns the activity of this worker.
+func (c *activity) End() {
+	if c != nil {
+		c.ended.Add(1)
+	}
+}
+
+// countedActivity returns the activity in which a call with the options o counts, nil for a call in
+// the background.
+func (a *Agent) countedActivity(o *callOptions) *activity {
+	if o.background {
+		return nil
+	}
+	return &a.activity
+}
+
+// workload returns how many calls and callback goroutines this worker has begun since it joined,
+// and how many of these are active, to which it adds the requests that this worker serves. Calls
+// and requests in the background do not count.
 func (a *Agent) workload() wire.Workload {
 	ended := a.activity.ended.Load() // before begun, or a call in between would hide one
 	begun := a.activity.begun.Load()
@@ -199,7 +221,7 @@ func (a *Agent) workload() wire.Workload {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		for _, r := range c.serving {
-			if r.handler.typ != wire.GroupType {
+			if r.flags&wire.FlagBackground == 0 {
 				w.Active++
 			}
 		}

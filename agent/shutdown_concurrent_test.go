@@ -13,7 +13,8 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/internal/testutil/testwait"
 )
 
-// A Shutdown during another one waits for it.
+// A Shutdown that is called during another one waits for that and returns nil as well. A later
+// Shutdown returns ErrClosed.
 func TestConcurrentShutdowns(t *testing.T) {
 	simulate(t, 2, nil, func(t *testing.T, group []*agent.Agent) {
 		var down []<-chan error
@@ -31,10 +32,10 @@ func TestConcurrentShutdowns(t *testing.T) {
 	})
 }
 
-// pass advances the time of a bubble.
+// pass blocks for d, which in a bubble of testing/synctest advances the time of the bubble.
 func pass(d time.Duration) { <-time.NewTimer(d).C }
 
-// Concurrent Shutdowns return the same error.
+// If a Shutdown fails, a concurrent Shutdown returns the same error.
 func TestConcurrentShutdownsFail(t *testing.T) {
 	h := &hanging{}
 	simulate(t, 2, h.serve, func(t *testing.T, group []*agent.Agent) {
@@ -50,7 +51,8 @@ func TestConcurrentShutdownsFail(t *testing.T) {
 	})
 }
 
-// When the context of a second Shutdown ends, the agent is closed and both return.
+// When the context of a second, concurrent Shutdown ends, the agent is closed and both return at
+// that time: the second with the error of its context, the first with ErrClosed.
 func TestShutdownContextOfSecondCaller(t *testing.T) {
 	h := &hanging{}
 	simulate(t, 2, h.serve, func(t *testing.T, group []*agent.Agent) {
@@ -72,8 +74,8 @@ func TestShutdownContextOfSecondCaller(t *testing.T) {
 	})
 }
 
-// Shutdown waits for calls that callbacks of call futures begin, also callbacks of derived
-// futures and those added after the call has ended.
+// Shutdown waits for callbacks of call futures and for the calls that they make, also for callbacks
+// of derived futures and those added after the call has ended.
 func TestShutdownWaitsForCallbacks(t *testing.T) {
 	for name, then := range map[string]func(f *agent.Future[int], fn func()){
 		"callback": func(f *agent.Future[int], fn func()) { _ = f.OnDone(func(*agent.Future[int]) { fn() }) },
@@ -121,7 +123,7 @@ func TestShutdownWaitsForCallbacks(t *testing.T) {
 	}
 }
 
-// A call that fails before it is sent belongs to its scope.
+// WaitAll and WaitAllOrFail return the error of a call that fails before its request is sent.
 func TestWaitAllOfUnsentCalls(t *testing.T) {
 	group := startGroup(t, 1, nil)
 	for name, begin := range map[string]func(ctx context.Context){

@@ -20,9 +20,9 @@ func shutdown(t *testing.T) func(*agent.Agent) error {
 	return func(a *agent.Agent) error { return a.Shutdown(t.Context()) }
 }
 
-// Shutdown waits for calls that handlers began and did not wait for, and for the calls that
-// these cause. Here three workers contribute to the first round before any call is made: its sum
-// has no active call, and no worker may leave before a second round has the same sum.
+// Shutdown waits for calls that handlers have begun and not waited for, and for the calls that
+// these cause. Here three workers contribute to the first round before any call is made: the sum of
+// that round has no active call, and no worker may leave before a second round has the same sum.
 func TestShutdownWaitsForCallsOfHandlers(t *testing.T) {
 	hop := agent.NewFunc[int, int]("test.hop")
 	var begun [4]chan *agent.Future[int] // calls begun by the handler of each rank
@@ -90,7 +90,8 @@ func TestShutdownAfterDeath(t *testing.T) {
 	}
 }
 
-// isClosed requires the behaviour of a closed agent.
+// isClosed requires that calls, Barrier and Shutdown of the closed agent a fail with ErrClosed, and
+// that Close returns nil.
 func isClosed(t *testing.T, a *agent.Agent) {
 	t.Helper()
 	x := filled(t, 1, 1)
@@ -124,13 +125,13 @@ func TestShutdownDeadline(t *testing.T) {
 		require.ErrorIs(t, err, context.DeadlineExceeded)
 	}
 	// The first context to end; that fails the call of the other one.
-	require.ErrorContains(t, errors.Join(errs...), "1 calls and handlers of")
+	require.ErrorContains(t, errors.Join(errs...), "calls and handlers pending: 1: ")
 	_, err := call.Wait(t.Context())
 	require.Error(t, err) // of the handler, whose context has ended, or of this agent
 	isClosed(t, group[0])
 }
 
-// Shutdown in a handler fails.
+// Shutdown with the context of a handler fails and does not close the agent.
 func TestShutdownByHandler(t *testing.T) {
 	stop := agent.NewFunc[agent.None, agent.None]("test.stop")
 	for name, opts := range map[string][]agent.ServeOption{"short": {agent.WithShort()}, "plain": nil} {
@@ -147,7 +148,8 @@ func TestShutdownByHandler(t *testing.T) {
 	}
 }
 
-// A group is formed several times with the same names, on one store.
+// After all workers have shut down, a group with the same names can be formed again on the same
+// store.
 func TestJoinAgain(t *testing.T) {
 	s := store.NewMemory(store.Limits{})
 	t.Cleanup(func() { require.NoError(t, s.Close()) })
@@ -165,7 +167,8 @@ func TestJoinAgain(t *testing.T) {
 	}
 }
 
-// The first worker serves the store, and stays until all others have left.
+// Shutdown succeeds at all workers although the first one serves the store: it closes the store
+// only after all others have left.
 func TestShutdownWithEmbeddedStore(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
@@ -186,7 +189,8 @@ func TestShutdownWithEmbeddedStore(t *testing.T) {
 	requireAll(t, group, shutdown(t))
 }
 
-// A worker that leaves a dynamic group completes its calls and handlers; the others continue.
+// Shutdown of one worker in a dynamic group waits until its calls and handlers have ended. The
+// others can still call each other.
 func TestShutdownInDynamicGroup(t *testing.T) {
 	slow := agent.NewFunc[int, int]("test.slow")
 	begun, release := make(chan struct{}, 4), make(chan struct{})

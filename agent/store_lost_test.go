@@ -29,8 +29,9 @@ func (f *losableStore) Get(ctx context.Context, key string) ([]byte, error) {
 	return f.Store.Get(ctx, key)
 }
 
-// forEachStoreLoss runs f in a group of n whose first worker loses its store, for each kind of
-// loss.
+// forEachStoreLoss runs f in subtests, for a static and a dynamic group and for each way of losing
+// the store: reads fail at once, or block until their context ends. a is the first of n workers,
+// whose store is lost before f runs, and log has its log.
 func forEachStoreLoss(t *testing.T, n int, f func(t *testing.T, a *agent.Agent, log *loglines.Lines)) {
 	ways := map[string]func(ctx context.Context) error{
 		"ended": func(context.Context) error {
@@ -64,7 +65,8 @@ func forEachStoreLoss(t *testing.T, n int, f func(t *testing.T, a *agent.Agent, 
 	}
 }
 
-// Close does not wait for a lost store, and logs that the store still lists the worker.
+// Close of an agent whose store is lost returns nil within a second, and logs that the store still
+// lists the worker.
 func TestCloseWithoutStore(t *testing.T) {
 	forEachStoreLoss(t, 2, func(t *testing.T, a *agent.Agent, log *loglines.Lines) {
 		begun := time.Now()
@@ -74,7 +76,8 @@ func TestCloseWithoutStore(t *testing.T) {
 	})
 }
 
-// Shutdown returns an error if it cannot leave the group.
+// Shutdown returns an *Error if the store is lost so that the worker cannot leave the group. A
+// later Close returns nil.
 func TestShutdownWithoutStore(t *testing.T) {
 	forEachStoreLoss(t, 1, func(t *testing.T, a *agent.Agent, _ *loglines.Lines) {
 		err := a.Shutdown(t.Context())

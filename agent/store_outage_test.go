@@ -16,7 +16,8 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/internal/testutil/procgroup"
 )
 
-// wantTimeout returns nil if err is an operation of a worker that timed out.
+// wantTimeout returns nil if err is an *Error of the operation op that names worker and matches
+// context.DeadlineExceeded. Otherwise it returns an error that wraps err.
 func wantTimeout(err error, op, worker string) error {
 	var e *agent.Error
 	if !errors.Is(err, context.DeadlineExceeded) || !errors.As(err, &e) || e.Op != op || e.Worker != worker {
@@ -25,7 +26,7 @@ func wantTimeout(err error, op, worker string) error {
 	return nil
 }
 
-// wantIs returns nil if err matches wanted.
+// wantIs returns nil if err matches wanted, and otherwise an error that wraps err.
 func wantIs(err, wanted error) error {
 	if !errors.Is(err, wanted) {
 		return fmt.Errorf("want %q, got %w", wanted, err)
@@ -34,8 +35,8 @@ func wantIs(err, wanted error) error {
 }
 
 // The process of the store is stopped or killed and comes back, with or without the group's keys.
-// Workers that know each other continue. A worker that joins during the outage gets an error in
-// time.
+// Workers that know each other can call each other throughout. A Join during the outage fails when
+// its context ends, and a Join after it succeeds.
 func TestStoreComesBack(t *testing.T) {
 	for _, how := range []string{"stopped", "killed"} {
 		t.Run(how, func(t *testing.T) { storeComesBack(t, how) })
@@ -105,7 +106,8 @@ func keepStore(m *procgroup.Member, url string) error {
 	return errors.Join(m.WaitFor("leave"), s.Close())
 }
 
-// joinAt joins a dynamic group with a store that another process serves.
+// joinAt joins the worker of m, without a rank, to a dynamic group on the store at url, which
+// another process serves. The worker serves double.
 func joinAt(ctx context.Context, m *procgroup.Member, url string) (*agent.Agent, error) {
 	c := configOf(m)
 	c.Rendezvous, c.StoreOptions.Join = url, true
@@ -114,7 +116,9 @@ func joinAt(ctx context.Context, m *procgroup.Member, url string) (*agent.Agent,
 	return agent.Join(ctx, c)
 }
 
-// joinDuringOutage joins while the store is down, and again when it is back.
+// joinDuringOutage is the process that joins while the store at url is down, which must time out,
+// and again when it is back. It returns nil if both joins, and a call after the second one, have
+// the outcome that how, "stopped" or "killed", implies.
 func joinDuringOutage(m *procgroup.Member, url, how string) error {
 	if err := m.WaitFor("away"); err != nil {
 		return err
@@ -141,7 +145,9 @@ func joinDuringOutage(m *procgroup.Member, url, how string) error {
 	return errors.Join(err, want(42, n), m.WaitFor("leave"), a.Close())
 }
 
-// workThroughOutage is a worker that has joined before the outage.
+// workThroughOutage is a process that joins before the outage of the store at url. It returns nil
+// if its calls and barriers during and after the outage have the outcome that how, "stopped" or
+// "killed", implies.
 func workThroughOutage(m *procgroup.Member, url, how string) error {
 	a, err := joinAt(m.Context(), m, url)
 	if err != nil {
@@ -174,8 +180,8 @@ func workThroughOutage(m *procgroup.Member, url, how string) error {
 	return errors.Join(err, want(42, n), unknown, m.WaitFor("leave"), a.Close())
 }
 
-// The first worker, which serves the store, is killed and restarted. The others leave their
-// group, whose keys are lost, and form another one with it under the same name.
+// If the first worker, which serves the store, is killed and restarted, the others can leave their
+// group, whose keys are lost, and form another one with the first worker under the same name.
 func TestFirstWorkerRestarts(t *testing.T) {
 	url := "tcp://" + freeport.Addr(t) // of the first process
 	group := procgroup.Start(t, 3, func(m *procgroup.Member) error {
@@ -200,7 +206,8 @@ func TestFirstWorkerRestarts(t *testing.T) {
 	group.Wait()
 }
 
-// serveFirst is the first worker, which serves the store.
+// serveFirst is the process of the first worker: it serves the store at url and joins. In its first
+// life it blocks until the test kills it. After the restart it shuts down.
 func serveFirst(m *procgroup.Member, url string) error {
 	s, err := store.Open(m.Context(), url, store.Options{})
 	if err != nil {
@@ -219,7 +226,9 @@ func serveFirst(m *procgroup.Member, url string) error {
 	return a.Shutdown(m.Context())
 }
 
-// joinTwice joins, and joins again when the first worker has been restarted.
+// joinTwice is the process of another worker. It joins and waits until the first worker was
+// restarted. Then it requires that calls to the first worker fail, leaves, joins again, calls the
+// first worker and shuts down.
 func joinTwice(m *procgroup.Member, url string) error {
 	join := func() (*agent.Agent, error) {
 		return joinMember(m, func(c *agent.Config) { c.Rendezvous = url; serveDouble(m.Rank, c) })

@@ -11,8 +11,8 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/agent"
 )
 
-// A function that waits for the store blocks neither other messages of its pipe, if it is short,
-// nor handlers that wait for a slot.
+// While a function waits for the store, the worker serves other requests of the same pipe: if the
+// function is short, another goroutine reads messages; if not, the handler slot is free.
 func TestServingWhileFunctionWaitsForStore(t *testing.T) {
 	ask := agent.NewFunc[agent.None, agent.None]("test.ask")
 	for way, opts := range map[string][]agent.ServeOption{"short": {agent.WithShort()}, "plain": nil} {

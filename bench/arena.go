@@ -25,9 +25,10 @@ type arena struct {
 	slots  [][]byte
 }
 
-// resize makes the arena have at least slots slots of size bytes each, zeroed, so that all pages are
-// touched. It keeps memory that is large enough. No message may be using the arena. The error is that
-// of the allocator.
+// resize zeroes the slots 0 to slots-1 of the arena, which touches all their pages. If the arena
+// has fewer slots, or its slots do not have size bytes, resize first frees its memory and allocates
+// as many slots of size bytes. No message may be using the arena. The error is that of the
+// allocator.
 func (a *arena) resize(slots, size int) error {
 	if slots > len(a.slots) || size != a.size {
 		a.release()
@@ -40,8 +41,9 @@ func (a *arena) resize(slots, size int) error {
 	return nil
 }
 
-// release frees all slots and returns their memory to the system, because the next measurement may need
-// as much. No message may be using the arena.
+// release frees all slots and returns unused memory of the process to the system, because the next
+// measurement may need as much. No message may be using the arena. The arena can be used again
+// after resize.
 func (a *arena) release() {
 	for i, s := range a.owners {
 		if i == 0 || s != a.owners[i-1] {
@@ -57,10 +59,11 @@ func (a *arena) release() {
 	}
 }
 
-// slot returns the memory of slot i.
+// slot returns the memory of slot i itself, not a copy.
 func (a *arena) slot(i int) []byte { return a.slots[i] }
 
-// clear zeroes the first slots slots, so that bytes of an earlier batch are not taken for new ones.
+// clear zeroes the bytes of the slots 0 to slots-1, so that bytes of an earlier batch are not taken
+// for new ones.
 func (a *arena) clear(slots int) {
 	for _, s := range a.slots[:slots] {
 		clear(s)
@@ -68,9 +71,9 @@ func (a *arena) clear(slots int) {
 	runtime.KeepAlive(a.owners)
 }
 
-// message returns a message whose only tensor is slot i, or an empty message if slots have no bytes. It
-// names the target device if named is set. The memory must not be resized or released while the message
-// is in use.
+// message returns a message whose only tensor is the memory of slot i, or an empty message if slots
+// have a size of 0. If named is true the tensor names the host as its target device. The arena must
+// not be resized or released while the message is in use.
 func (a *arena) message(i int, named bool) *pipe.Message {
 	m := &pipe.Message{}
 	if a.size == 0 {
@@ -84,8 +87,9 @@ func (a *arena) message(i int, named bool) *pipe.Message {
 	return m
 }
 
-// allocation returns slot i as the memory to read a message into. It returns no memory if slots have no
-// bytes. The memory must not be resized or released while a message is read into it.
+// allocation returns the memory of slot i as the destination of a message that has one tensor. It
+// is empty if slots have a size of 0. The arena must not be resized or released while a message is
+// read into it.
 func (a *arena) allocation(i int) pipe.Allocation {
 	if a.size == 0 {
 		return pipe.Allocation{}
@@ -93,7 +97,8 @@ func (a *arena) allocation(i int) pipe.Allocation {
 	return pipe.Allocation{Tensors: []device.Buffer{device.Bytes(a.slots[i]).WithOwner(a.owners[i])}}
 }
 
-// fill writes the contents of the messages first, first+1 and so on into the first slots slots.
+// fill writes the contents of the messages with the numbers first, first+1 and so on into the slots
+// 0 to slots-1.
 func (a *arena) fill(slots, first int) {
 	g := a.generator()
 	for i, s := range a.slots[:slots] {
@@ -102,8 +107,9 @@ func (a *arena) fill(slots, first int) {
 	runtime.KeepAlive(a.owners)
 }
 
-// check returns an error that matches ErrCorrupt unless the first slots slots hold the bytes that fill
-// writes with the same arguments.
+// check compares the slots 0 to slots-1 with the contents that fill writes with the same arguments.
+// It returns nil if they are equal, and otherwise an error that matches ErrCorrupt and names the
+// first difference.
 func (a *arena) check(slots, first int) error {
 	defer runtime.KeepAlive(a.owners)
 	g := a.generator()
@@ -126,8 +132,8 @@ type arenaPool struct {
 	free []*arena
 }
 
-// get returns an arena that no batch uses, or a new one if there is none. The caller gives it back with
-// put.
+// get removes an arena from the pool and returns it, or returns a new one without slots if the pool
+// is empty. The caller gives the arena back with put.
 func (p *arenaPool) get() *arena {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -140,7 +146,8 @@ func (p *arenaPool) get() *arena {
 	return last
 }
 
-// put adds an arena to those that no batch uses. No message may use it any more.
+// put adds m to the pool, for a later call of get. m keeps its memory, which no message may use any
+// more.
 func (p *arenaPool) put(m *arena) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -163,7 +170,7 @@ const (
 	BuffersPool = "pool"
 )
 
-// AllBuffers returns the valid values of Spec.Buffers.
+// AllBuffers returns a new slice of the valid values of Spec.Buffers.
 func AllBuffers() []string { return []string{BuffersDefault, BuffersHuge, BuffersPool} }
 
 const (
@@ -171,7 +178,9 @@ const (
 	cacheLine = 64 // alignment of slots in one mapping
 )
 
-// allocate appends slots slots of a.size bytes to an empty arena. The error is that of the allocator.
+// allocate appends slots slots of a.size bytes each to an arena without slots, in the kind of
+// memory that a.buffers names. The error is that of the allocator; some slots may then have been
+// appended.
 func (a *arena) allocate(slots int) error {
 	a.pool = cmp.Or(a.pool, tensor.NewPool(tensor.PoolOptions{}))
 	if a.buffers == BuffersHuge {
@@ -195,8 +204,9 @@ func (a *arena) allocate(slots int) error {
 	return nil
 }
 
-// allocateMapping appends slots slots of a.size bytes to an empty arena, all in one mapping of whole
-// huge pages. The error is that of the allocator.
+// allocateMapping appends slots slots of a.size bytes each to an arena without slots. They lie in
+// one mapping of whole huge pages, each at a multiple of 64 bytes. The error is that of the
+// allocator.
 func (a *arena) allocateMapping(slots int) error {
 	stride := max(roundUp(a.size, cacheLine), cacheLine)
 	s, err := a.pool.Alloc(roundUp(slots*stride, hugePage))

@@ -33,7 +33,8 @@ func TestPatternDiffersBetweenPositions(t *testing.T) {
 	}
 }
 
-// An arena from the pool is resized for its next batch.
+// TestArenaPoolReuse tests that a pool gives out an arena to one user at a time, and that an arena
+// can be resized to other sizes and holds the contents of its messages.
 func TestArenaPoolReuse(t *testing.T) {
 	pool := arenaPool{buffers: BuffersDefault}
 	a := pool.get()

@@ -7,8 +7,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// BenchmarkRoundTrip: one operation is a message to a second process and its echo.
-// Allocations are those of this process.
+// BenchmarkRoundTrip measures messages to a second process and their echoes, on each path and for
+// each size. One operation is one round trip. Allocations are those of this process.
 func BenchmarkRoundTrip(b *testing.B) {
 	for _, l := range loads() {
 		forEachMessage(b, l, func(b *testing.B, s Spec) {
@@ -46,8 +46,9 @@ func roundTrips(b *testing.B, c *client) {
 	end()
 }
 
-// BenchmarkOneWay: one operation is a batch of messages to a second process, 8 of them in
-// flight. The results of one message are metrics.
+// BenchmarkOneWay measures batches of messages to a second process, 8 messages in flight, on each
+// path and for each size. One operation is one batch. The figures of one message are reported as
+// metrics.
 func BenchmarkOneWay(b *testing.B) {
 	for _, l := range loads() {
 		forEachMessage(b, l, func(b *testing.B, s Spec) {

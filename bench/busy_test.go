@@ -14,10 +14,10 @@ import (
 
 const busyPairs = 4
 
-// BenchmarkBusyPairs: four pairs of processes make round trips concurrently, for two seconds with
-// spinning and for two without; one operation is five of both, alternating. The pairs of a run
-// are sorted, the fastest first, and compared rank by rank. A ratio is the median over the runs,
-// with spinning divided by without; the worst rank is reported.
+// BenchmarkBusyPairs measures four pairs of processes that make round trips concurrently, for two
+// seconds with spinning and for two without; one operation is five of both, alternating. The pairs
+// of a run are sorted, the fastest first, and compared rank by rank. A ratio is the median over the
+// runs, with spinning divided by without; the worst rank is reported.
 func BenchmarkBusyPairs(b *testing.B) {
 	spin := uvBasic(pipe.DialectNative)
 	spin.Size, spin.Named = 8, true
@@ -49,7 +49,8 @@ func BenchmarkBusyPairs(b *testing.B) {
 	b.ReportMetric(slices.Min(rates), "worst-ratio-trips/s")
 }
 
-// busy makes one run and returns its pairs, the fastest first.
+// busy has several pairs of processes make round trips on the path of s for two seconds, and
+// returns the results of the pairs, the fastest first.
 func busy(b *testing.B, s Spec) []BusyPair {
 	got, err := Go{Child: child(b)}.Busy(b.Context(), s, busyPairs, 2*time.Second)
 	require.NoError(b, err)
@@ -61,7 +62,7 @@ func medianTrip(p BusyPair) float64 { return p.RTT.P50 }
 
 func tripRate(p BusyPair) float64 { return p.TripsPerSecond }
 
-// medianAt returns the median over runs of a figure of the pairs at one rank.
+// medianAt returns the median over runs of f of the pair with the index rank in each run.
 func medianAt(runs [][]BusyPair, rank int, f func(BusyPair) float64) float64 {
 	var all []float64
 	for _, run := range runs {
@@ -70,7 +71,8 @@ func medianAt(runs [][]BusyPair, rank int, f func(BusyPair) float64) float64 {
 	return median(all)
 }
 
-// ratioAt returns the median figure of a divided by that of b.
+// ratioAt returns the median over all runs i of f(a[i][rank]) divided by f(b[i][rank]). a and b
+// must have as many runs.
 func ratioAt(a, b [][]BusyPair, rank int, f func(BusyPair) float64) float64 {
 	var all []float64
 	for i := range a {

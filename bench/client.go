@@ -21,8 +21,9 @@ type client struct {
 	number      int             // of the next message
 }
 
-// newClient returns a client of p, with the messages of one batch. s must have its defaults. The caller
-// must call release after the pipe has ended. The error is that of the allocator.
+// newClient returns a client that measures s on p, and allocates the messages of one batch. s must
+// have its defaults. p may be nil until the first batch. The caller must call release after the
+// pipe has ended. The error is that of the allocator.
 func newClient(p *pipe.Pipe, s Spec) (*client, error) {
 	c := &client{
 		pipe: p, spec: s, ops: make([]*pipe.WriteOp, s.Depth),
@@ -39,15 +40,17 @@ func newClient(p *pipe.Pipe, s Spec) (*client, error) {
 	return c, nil
 }
 
-// release frees the memory of the messages. The pipe must not use it any more.
+// release frees the memory of the messages and of their echoes. The pipe must not use that memory
+// any more.
 func (c *client) release() {
 	c.sources.release()
 	c.echoes.release()
 }
 
-// begin fills the next n messages with new contents, announces them to the server as a batch of that
-// kind, and waits until the server is ready. n must be at most the number of messages of newClient. The
-// error is that of the allocator or of expect.
+// begin fills the first n messages with new contents, announces a batch of n messages of that kind
+// to the server, and blocks until the server is ready. n must be at most len(c.sent). The error is
+// that of the allocator or of the pipe, or matches ErrProtocol or ErrCorrupt if the server replies
+// something else.
 func (c *client) begin(kind string, n int) error {
 	c.sources.fill(n, c.number)
 	if kind == kindEcho {
@@ -65,7 +68,8 @@ func (c *client) begin(kind string, n int) error {
 	return expect(c.pipe, ctlReady)
 }
 
-// trip sends message i of the batch, and reads its echo into the memory for echo i.
+// trip sends message i of the batch, and reads the echo that the server sends back into the memory
+// for echo i. It blocks until both are done. The error is that of the pipe.
 func (c *client) trip(i int) error {
 	if err := c.pipe.Write(context.Background(), c.sent[i]); err != nil {
 		return err
@@ -77,8 +81,9 @@ func (c *client) trip(i int) error {
 	return readMessage(in, c.allocations[i])
 }
 
-// endTrips ends a batch of n round trips: it receives the CPU time that the server used for them, which
-// it returns, and compares the echoes with what was sent. The error matches ErrCorrupt if they differ.
+// endTrips ends a batch of n round trips. It receives the CPU time that the server used for them,
+// which it returns, and compares the echoes with the messages that were sent. The error matches
+// ErrCorrupt if an echo differs, or ErrProtocol for an unexpected message, or is that of the pipe.
 func (c *client) endTrips(n int) (serverCPU time.Duration, err error) {
 	if serverCPU, err = expectDone(c.pipe); err != nil {
 		return 0, err
@@ -88,8 +93,9 @@ func (c *client) endTrips(n int) (serverCPU time.Duration, err error) {
 	return serverCPU, err
 }
 
-// roundTrips makes n round trips, each after a pause of idle. It returns the duration of each and the
-// CPU time of both processes for all of them, pauses included.
+// roundTrips makes n round trips, each after a pause of the length idle. It returns the duration of
+// each, without the pause, and the CPU time of both processes for all of them, pauses included.
+// After an error it returns the values so far.
 func (c *client) roundTrips(n int, idle time.Duration) (samples []time.Duration, cpu time.Duration, err error) {
 	samples = make([]time.Duration, 0, n)
 	err = c.inBatches(n, func(n int) error {
@@ -115,8 +121,8 @@ func (c *client) roundTrips(n int, idle time.Duration) (samples []time.Duration,
 	return samples, cpu, err
 }
 
-// totalCPU returns the sum of the CPU times of both processes. If one process contains both ends, the
-// two arguments measure the same process and it returns the first.
+// totalCPU returns the sum of the CPU times of the client's and the server's process. If one
+// process contains both ends, both arguments measure that process, and totalCPU returns the first.
 func (c *client) totalCPU(clientCPU, serverCPU time.Duration) time.Duration {
 	if c.spec.OneProcess {
 		return clientCPU
@@ -124,9 +130,9 @@ func (c *client) totalCPU(clientCPU, serverCPU time.Duration) time.Duration {
 	return clientCPU + serverCPU
 }
 
-// oneWay sends n messages to the server, in batches. It returns the sum of the times from the first
-// write of a batch until the server has read all of it, and the CPU time of both processes in that
-// time.
+// oneWay sends n messages to the server, in batches. It returns the sum over the batches of the
+// time from the first write until the server has read the whole batch, and the CPU time of both
+// processes in these times. After an error it returns the sums so far.
 func (c *client) oneWay(n int) (took, cpu time.Duration, err error) {
 	err = c.inBatches(n, func(n int) error {
 		t, used, err := c.sendBatch(n)
@@ -137,9 +143,11 @@ func (c *client) oneWay(n int) (took, cpu time.Duration, err error) {
 	return took, cpu, err
 }
 
-// sendBatch sends a batch of n messages and has the server verify it. It returns the time until the
-// server has read all messages, and the CPU time of both processes in that time. Neither includes the
-// verification.
+// sendBatch sends a batch of n messages, at most len(c.sent), and has the server compare their bytes
+// with those sent. It returns the time from the first write until the server has read all messages,
+// and the CPU time of both processes in that time; neither includes the comparison. The error
+// matches ErrCorrupt if bytes differ, or ErrProtocol for an unexpected message, or is that of the
+// pipe.
 func (c *client) sendBatch(n int) (took, cpu time.Duration, err error) {
 	if err := c.begin(kindSink, n); err != nil {
 		return 0, 0, err
@@ -159,8 +167,9 @@ func (c *client) sendBatch(n int) (took, cpu time.Duration, err error) {
 	return took, cpu, err
 }
 
-// verifyBatch has the server compare the bytes that it has received with those sent. The error matches
-// ErrCorrupt if they differ.
+// verifyBatch has the server compare the bytes that it has received with those sent, and waits for
+// the result. The error matches ErrCorrupt if they differ, or ErrProtocol for an unexpected
+// message, or is that of the pipe.
 func (c *client) verifyBatch() error {
 	if err := sendControl(c.pipe, ctlCheck); err != nil {
 		return err
@@ -168,8 +177,9 @@ func (c *client) verifyBatch() error {
 	return expect(c.pipe, ctlChecked)
 }
 
-// send writes the first n messages of the batch, at most Depth of them concurrently. It returns nil
-// when all writes are done, or the error of the first write that has failed.
+// send writes the first n messages of the batch, at most Spec.Depth of them concurrently. n must be
+// at most len(c.sent). send waits for the writes in order, and returns nil when all are done. At the
+// first one that failed it returns the error of that write, while later writes may go on.
 func (c *client) send(n int) error {
 	for i := range n + len(c.ops) {
 		slot := i % len(c.ops)
@@ -186,8 +196,8 @@ func (c *client) send(n int) error {
 	return nil
 }
 
-// inBatches calls work for n messages in batches of at most len(c.sent), with the size of each. It
-// stops at the first error and returns it.
+// inBatches divides n messages into batches of at most len(c.sent), and calls work with the size of
+// each in turn. It stops at the first error and returns it.
 func (c *client) inBatches(n int, work func(n int) error) error {
 	for n > 0 {
 		part := min(n, len(c.sent))
@@ -214,11 +224,12 @@ type Samples struct {
 	OneWayRoute string `json:"-"`
 }
 
-// warmUps returns the number of unmeasured round trips to make before n measured ones.
+// warmUps returns the number of unmeasured round trips to make before n measured ones: about a
+// tenth of n, from 1 to 1000.
 func warmUps(n int) int { return min(n/10+1, 1000) }
 
 // measure makes the round trips, the cold round trips and the one-way transfers of the spec, after
-// warm-ups, and returns the results.
+// unmeasured warm-ups, and returns their samples. After an error the samples are incomplete.
 func (c *client) measure() (Samples, error) {
 	s := Samples{Messages: c.spec.OneWay}
 	trips, cold, n := c.spec.RoundTrips, c.spec.ColdTrips, c.spec.OneWay
@@ -252,8 +263,8 @@ func (c *client) measure() (Samples, error) {
 	return s, err
 }
 
-// tensors returns the number of tensors in the given number of messages: as many, or 0 if messages are
-// empty.
+// tensors returns the number of tensors in that many messages: messages, or 0 if the messages of
+// the spec are empty.
 func (c *client) tensors(messages int) int {
 	if c.spec.Size == 0 {
 		return 0
@@ -268,7 +279,8 @@ type Percentiles struct {
 	P99 float64 `json:"p99"`
 }
 
-// percentiles returns the percentiles of samples, nil if there are none.
+// percentiles returns the percentiles of samples in microseconds, or nil if there are no samples.
+// It does not change samples.
 func percentiles(samples []time.Duration) *Percentiles {
 	if len(samples) == 0 {
 		return nil

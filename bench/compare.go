@@ -16,9 +16,10 @@ type Comparison struct {
 }
 
 // Compare measures a and b in pairs of runs (a b, b a, a b and so on), so that neither always comes
-// first, and the yardsticks after each pair. b may be nil. If a path does not work for one subject,
-// only the other one is measured; if it works for neither, the error matches ErrPath. Any other error
-// of a measurement ends the comparison and is returned.
+// first, and the yardsticks after each pair. It returns the results of all pairs, whose number is
+// the argument pairs. b may be nil: then only a is measured. A subject whose first measurement fails
+// with ErrPath is left out of the comparison; if no other one is left, the error matches ErrPath. Any
+// other error of a measurement ends the comparison. With an error the Comparison is nil.
 func Compare(ctx context.Context, a, b Subject, s Spec, pairs int, yardsticks ...Yardstick) (*Comparison, error) {
 	c := &Comparison{Yardsticks: map[string][]*Result{}}
 	for i := range pairs {
@@ -44,9 +45,10 @@ type subjectRun struct {
 	why     *error
 }
 
-// measurePair measures a and b, or b and a if bFirst is set, and appends the results. If the first
-// measurement of a subject fails with ErrPath it records the reason instead and omits the subject from
-// then on. The error is that of a measurement, or matches ErrPath if no subject is left.
+// measurePair measures a and then b, or b first if bFirst is true, and appends the results to c. b
+// may be nil. If the first measurement of a subject fails with ErrPath, measurePair records the
+// error in c as the reason and leaves that subject out from then on. It returns any other error of
+// a measurement, or an error that matches ErrPath if no subject can be measured.
 func (c *Comparison) measurePair(ctx context.Context, a, b Subject, s Spec, bFirst bool) error {
 	runs := []subjectRun{{a, &c.A, &c.WhyA}}
 	if b != nil {
@@ -77,8 +79,9 @@ func (c *Comparison) measurePair(ctx context.Context, a, b Subject, s Spec, bFir
 	return nil
 }
 
-// measureYardsticks measures each yardstick that applies to the subjects and appends the results. It
-// stops at the first error and returns it.
+// measureYardsticks measures each yardstick for the first result of A or, if A has none, of B, and
+// appends the results to c. A yardstick that is not comparable with that result has none. At the
+// first error measureYardsticks stops and returns it. c must have at least one result.
 func (c *Comparison) measureYardsticks(ctx context.Context, s Spec, yardsticks []Yardstick) error {
 	pair := append(slices.Clone(c.A), c.B...)
 	for _, y := range yardsticks {
@@ -96,28 +99,32 @@ func (c *Comparison) measureYardsticks(ctx context.Context, s Spec, yardsticks [
 // Figure returns one number of a result, 0 if it was not measured.
 type Figure func(*Result) float64
 
-// RTT returns the median warm round trip in microseconds, 0 if none was measured.
+// RTT returns the median warm round trip in microseconds, or 0 if none was measured.
 func RTT(r *Result) float64 { return at50(r.RTT) }
 
-// ColdRTT returns the median round trip after an idle time, in microseconds, 0 if none was measured.
+// ColdRTT returns the median round trip after an idle time in microseconds, or 0 if none was
+// measured.
 func ColdRTT(r *Result) float64 { return at50(r.Cold) }
 
-// CPUPerTrip returns the CPU time of both processes per warm round trip, in microseconds.
+// CPUPerTrip returns the CPU time of both processes per warm round trip in microseconds, or 0 if
+// none was measured.
 func CPUPerTrip(r *Result) float64 { return r.CPUPerTrip }
 
-// Bandwidth returns the one-way bandwidth in 10^9 bytes per second.
+// Bandwidth returns the one-way bandwidth in 10^9 bytes per second, or 0 if it was not measured.
 func Bandwidth(r *Result) float64 { return r.GBps }
 
-// Rate returns the one-way rate in messages per second.
+// Rate returns the one-way rate in messages per second, or 0 if it was not measured.
 func Rate(r *Result) float64 { return r.MessagesPerSecond }
 
-// CPUPerGB returns the CPU time of both processes per 10^9 bytes one way, in seconds.
+// CPUPerGB returns the CPU time of both processes in seconds per 10^9 bytes sent one way, or 0 if
+// it was not measured.
 func CPUPerGB(r *Result) float64 { return r.CPUSecondsPerGB }
 
-// CPUPerMessage returns the CPU time of both processes per message one way, in microseconds.
+// CPUPerMessage returns the CPU time of both processes in microseconds per message sent one way, or
+// 0 if it was not measured.
 func CPUPerMessage(r *Result) float64 { return r.CPUSeconds * 1e6 / float64(max(r.Messages, 1)) }
 
-// at50 returns the median of p, 0 if p is nil.
+// at50 returns the median of p, or 0 if p is nil.
 func at50(p *Percentiles) float64 {
 	if p == nil {
 		return 0
@@ -125,13 +132,14 @@ func at50(p *Percentiles) float64 {
 	return p.P50
 }
 
-// Ratio returns the median, over the pairs of runs, of A's figure divided by B's. Pairs in which B's
-// figure is 0 are left out; without any other pair the result is 0.
+// Ratio returns the median, over the pairs of runs, of the figure of A divided by that of B. It
+// leaves out the pairs in which the figure of B is 0, and returns 0 if no pair remains.
 func (c *Comparison) Ratio(f Figure) float64 { return Ratio(c.A, c.B, f) }
 
-// Ratio returns the median of a[i]'s figure divided by b[i]'s, over all i. Both are results of the same
-// runs, of subjects or yardsticks of one Comparison. Pairs in which b's figure is 0 are left out;
-// without any other pair the result is 0.
+// Ratio returns the median, over all i that both slices have, of f(a[i]) divided by f(b[i]). The
+// two results with the same index must be of the same run of one Comparison, each of a subject or
+// of a yardstick. Ratio leaves out the pairs in which f(b[i]) is 0, and returns 0 if no pair
+// remains.
 func Ratio(a, b []*Result, f Figure) float64 {
 	var ratios []float64
 	for i := range min(len(a), len(b)) {
@@ -142,12 +150,13 @@ func Ratio(a, b []*Result, f Figure) float64 {
 	return median(ratios)
 }
 
-// Medians returns the medians of a figure over the results of A and of B, 0 for one without results.
+// Medians returns the median of the figure f over the results of A, and that over the results of B.
+// A subject without results has the median 0.
 func (c *Comparison) Medians(f Figure) (a, b float64) {
 	return Median(c.A, f), Median(c.B, f)
 }
 
-// Median returns the median of a figure over several results, 0 if there are none.
+// Median returns the median of the figure f over results, or 0 if there are none.
 func Median(results []*Result, f Figure) float64 {
 	var all []float64
 	for _, r := range results {
@@ -156,7 +165,8 @@ func Median(results []*Result, f Figure) float64 {
 	return median(all)
 }
 
-// median returns the median of all, 0 if there are none. It does not change all.
+// median returns the median of the numbers in the slice all: the middle number, or the mean of the
+// two middle ones. It returns 0 if the slice is empty. It does not change the slice.
 func median(all []float64) float64 {
 	if len(all) == 0 {
 		return 0

@@ -44,8 +44,9 @@ func (c batchCommand) String() string {
 	return fmt.Sprint(c.kind, " ", c.messages, " ", c.first, " ", c.size, " ", c.depth, " ", named)
 }
 
-// parseBatchCommand decodes the output of batchCommand.String. The error matches ErrProtocol if the
-// text is invalid or the batch would take more than maxBatchBytes.
+// parseBatchCommand decodes text, which batchCommand.String has made. The error matches ErrProtocol
+// if the text is invalid, or if the batch would have too many messages or take more than
+// maxBatchBytes.
 func parseBatchCommand(text string) (batchCommand, error) {
 	var c batchCommand
 	var named int
@@ -61,13 +62,14 @@ func parseBatchCommand(text string) (batchCommand, error) {
 	return c, nil
 }
 
-// sendControl writes a message with text as its metadata, and waits until it is sent.
+// sendControl writes a message with text as its metadata, and returns the error of the pipe once
+// the message is sent.
 func sendControl(p *pipe.Pipe, text string) error {
 	return p.Write(context.Background(), &pipe.Message{Metadata: []byte(text)})
 }
 
-// receiveControl reads the next message and returns its metadata. The error matches ErrProtocol if the
-// message has tensors or payloads.
+// receiveControl reads the next message and returns its metadata. The error matches ErrProtocol if
+// the message has tensors or payloads, and otherwise is that of the pipe.
 func receiveControl(p *pipe.Pipe) (string, error) {
 	in, err := p.Next(context.Background())
 	if err != nil {
@@ -80,8 +82,9 @@ func receiveControl(p *pipe.Pipe) (string, error) {
 	return text, in.Read(context.Background(), pipe.Allocation{})
 }
 
-// expect receives a control message and returns nil if it is want. The error matches ErrCorrupt if the
-// message is an error report of the server, and ErrProtocol if it is anything else.
+// expect receives a control message and returns nil if its text equals want. The error matches
+// ErrCorrupt if the message is an error report of the server, and ErrProtocol if it is any other
+// message. Otherwise the error is that of the pipe.
 func expect(p *pipe.Pipe, want string) error {
 	text, err := receiveControl(p)
 	if err != nil || text == want {
@@ -93,8 +96,8 @@ func expect(p *pipe.Pipe, want string) error {
 	return fmt.Errorf("%w: %q instead of %q", ErrProtocol, text, want)
 }
 
-// expectDone receives the control message "done CPU_NS" and returns that CPU time. The error matches
-// ErrProtocol for any other message.
+// expectDone receives the control message "done CPU_NS" and returns CPU_NS, the CPU time of the
+// server. The error matches ErrProtocol for any other message, or is that of the pipe.
 func expectDone(p *pipe.Pipe) (time.Duration, error) {
 	text, err := receiveControl(p)
 	if err != nil {

@@ -4,5 +4,5 @@ package bench
 
 import "time"
 
-// cpuTime returns 0, since the CPU time of this process is unknown on this system.
+// cpuTime returns 0, because this system does not report the CPU time of the process.
 func cpuTime() time.Duration { return 0 }

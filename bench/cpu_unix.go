@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// cpuTime returns the user and system CPU time that this process has used so far, 0 if the system does
-// not report it.
+// cpuTime returns the user and system CPU time that this process has used so far, or 0 if the
+// system does not report it.
 func cpuTime() time.Duration {
 	var u syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {

@@ -16,7 +16,7 @@ const (
 	DataRandom  = "random"  // not compressible
 )
 
-// AllData returns the valid values of Spec.Data.
+// AllData returns a new slice of the valid values of Spec.Data.
 func AllData() []string { return []string{DataPattern, DataZeros, DataWeights, DataRandom} }
 
 // contents describes the bytes of tensors and the compression requested for them.
@@ -25,10 +25,11 @@ type contents struct {
 	compression pipe.Compression
 }
 
-// contents returns the contents that s selects.
+// contents returns the contents and the compression of tensors that s selects.
 func (s Spec) contents() contents { return contents{s.Data, s.Compression} }
 
-// generator returns the generator of the contents that c.data names.
+// generator returns the function that generates the words of the contents that c.data names. An
+// unknown name stands for DataPattern.
 func (c contents) generator() generator {
 	switch c.data {
 	case DataZeros:
@@ -49,7 +50,8 @@ func (c contents) generator() generator {
 	}
 }
 
-// random is a generator of words that do not compress, by splitmix64.
+// random returns the word with that index of the message with that number, for contents that do not
+// compress. It is a hash of both arguments (splitmix64).
 func random(number, index uint64) uint64 {
 	x := (number<<32 + index + 1) * 0x9e3779b97f4a7c15
 	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
@@ -57,9 +59,9 @@ func random(number, index uint64) uint64 {
 	return x ^ x>>31
 }
 
-// weight returns the bits of float32 number index of a message: approximately normally distributed with
-// a standard deviation of 0.02, as the sum of four uniform numbers. A second random number fills the
-// mantissa.
+// weight returns the bits of the float32 with that index in the message with that number. The
+// floats are approximately normally distributed around 0 with a standard deviation of 0.02: each is
+// the sum of four uniform random numbers, with a fifth one for the low bits of the mantissa.
 func weight(number, index uint64) uint32 {
 	x := random(2*number, index)
 	sum := x&0xffff + x>>16&0xffff + x>>32&0xffff + x>>48
@@ -68,8 +70,8 @@ func weight(number, index uint64) uint32 {
 	return math.Float32bits(float32((float64(sum) + fine - middle) / deviation * 0.02))
 }
 
-// wireShare returns the bytes sent for tensors divided by the bytes of the tensors; 1 if none were
-// sent.
+// wireShare returns the number of bytes that a pipe sent for tensors divided by the number of bytes
+// of these tensors, or 1 if it sent none. It is less than 1 if compression saved bytes.
 func wireShare(c pipe.CompressionStats) float64 {
 	plain := c.Sent.Bytes + c.Plain.Bytes
 	if plain == 0 {
@@ -78,8 +80,9 @@ func wireShare(c pipe.CompressionStats) float64 {
 	return float64(c.Sent.WireBytes+c.Plain.Bytes) / float64(plain)
 }
 
-// patternWord is the generator of DataPattern. The words depend on message and offset, so that
-// misplaced messages and parts are detected. The C++ program generates the same ones (arena.cc).
+// patternWord returns the word with that index of the message with that number, for DataPattern.
+// Words differ between messages and offsets, so that misplaced messages and parts are detected. The
+// C++ program generates the same words (arena.cc).
 func patternWord(number, index uint64) uint64 {
 	x := (number+1)*0x9e3779b97f4a7c15 + index*0xbf58476d1ce4e5b9
 	return x ^ x>>29
@@ -89,7 +92,8 @@ func patternWord(number, index uint64) uint64 {
 // offset 8*index on. Different messages must have different contents.
 type generator func(number, index uint64) uint64
 
-// fill sets p to the bytes of the message with that number.
+// fill overwrites p with the contents that g generates for the message with that number, of length
+// len(p).
 func (g generator) fill(p []byte, number int) {
 	n := uint64(number)
 	for i := range len(p) / 8 {
@@ -100,8 +104,8 @@ func (g generator) fill(p []byte, number int) {
 	}
 }
 
-// difference returns the offset of the first word at which p differs from what fill writes for that
-// message, or -1 if it does not differ.
+// difference compares p with what fill writes for the message with that number. It returns the
+// offset of the first word of 8 bytes that differs, or -1 if none does.
 func (g generator) difference(p []byte, number int) int {
 	n := uint64(number)
 	for i := range len(p) / 8 {
@@ -115,7 +119,8 @@ func (g generator) difference(p []byte, number int) int {
 	return -1
 }
 
-// tail returns the up to seven bytes after the last whole word of a message of that length.
+// tail returns the last length%8 bytes of a message of length bytes: those after the last whole
+// word.
 func (g generator) tail(number uint64, length int) []byte {
 	var b [8]byte
 	binary.LittleEndian.PutUint64(b[:], g(number, uint64(length/8)))

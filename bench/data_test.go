@@ -12,7 +12,8 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
 
-// For all kinds of data, damaged and misplaced messages are detected.
+// TestDataDiffersBetweenMessages tests for all kinds of data that difference finds a changed byte,
+// and finds that the bytes are those of another message.
 func TestDataDiffersBetweenMessages(t *testing.T) {
 	for _, data := range AllData() {
 		g := contents{data: data}.generator()
@@ -27,7 +28,8 @@ func TestDataDiffersBetweenMessages(t *testing.T) {
 	}
 }
 
-// The data can be compressed as far as documented.
+// TestDataCompresses tests that each kind of data can be compressed as far as its documentation
+// states, with S2 and with Zstandard.
 func TestDataCompresses(t *testing.T) {
 	const n = 1 << 20
 	stripe := func(data string, codec compress.Codec) float64 {

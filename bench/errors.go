@@ -20,7 +20,7 @@ type PathError struct {
 
 func (e *PathError) Error() string { return e.What + ": " + e.Err.Error() }
 
-// Unwrap returns ErrPath and the reason.
+// Unwrap returns ErrPath and the reason, so that the error matches both.
 func (e *PathError) Unwrap() []error { return []error{ErrPath, e.Err} }
 
 // ErrCorrupt matches errors about bytes that did not arrive as they were sent. The measurement has
@@ -49,7 +49,7 @@ func (e *ProcessError) Error() string {
 // Unwrap returns the error with which the process ended.
 func (e *ProcessError) Unwrap() error { return e.Err }
 
-// specErrorf returns an error with that text that matches ErrSpec.
+// specErrorf returns an error that matches ErrSpec and has the formatted text.
 func specErrorf(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", ErrSpec, fmt.Sprintf(format, args...))
 }

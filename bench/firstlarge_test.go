@@ -12,8 +12,8 @@ import (
 
 // BenchmarkFirstLarge opens 50 pipes over shared memory to a second process, one after the other,
 // and reports the round trip of the first large message of each, either at once or after 100 round
-// trips of 8 bytes and 20 ms without activity. The metric next is the second large message,
-// immediately afterwards.
+// trips of 8 bytes and 20 ms without activity. The metric next is the round trip of the second
+// large message, which follows immediately.
 func BenchmarkFirstLarge(b *testing.B) {
 	needSharedMemory(b)
 	for _, idle := range []time.Duration{0, 20 * time.Millisecond} {

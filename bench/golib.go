@@ -18,11 +18,13 @@ type Go struct {
 	Trace   *Trace // collects the events of Measure's pipes at both ends; nil: none are collected
 }
 
-// Name returns "tensorpipe-go".
+// Name returns "tensorpipe-go", the name of this library in results.
 func (Go) Name() string { return "tensorpipe-go" }
 
-// Measure implements Subject. The error matches ErrSpec, ErrPath, ErrCorrupt or ErrProtocol, is a
-// *ProcessError, the cause of ctx, or one of package pipe.
+// Measure starts a server, opens a pipe to it, makes the transfers that s describes, stops the
+// server, and returns the result. If ctx ends it aborts the pipe and returns the cause of ctx.
+// Otherwise the error matches ErrSpec, ErrPath, ErrCorrupt or ErrProtocol, is a *ProcessError, or
+// that of starting a process, of an allocator or of package pipe. With an error the result is nil.
 func (g Go) Measure(ctx context.Context, s Spec) (*Result, error) {
 	if err := s.Check(); err != nil {
 		return nil, err
@@ -64,10 +66,12 @@ type serverEnd struct {
 	proc *process     // nil if the server runs in this process
 }
 
-// start starts the server of s and returns it when it listens. The server runs in this process if
-// Spec.OneProcess is set, and otherwise in a child. The server also ends when ctx does. If trace is not
-// nil, stop adds the events of the server's pipes to it, and a server in a child answers no request for
-// its usage. The error is that of Measure.
+// start starts the server of s and returns it once it listens. The server runs in this process if
+// s.OneProcess is true, and otherwise in a child process. The caller must call the result's stop; a
+// child process is also killed when ctx ends. If trace is not nil, it has the events of the server's
+// pipes once stop has returned nil, and a server in a child process does not answer requests for its
+// usage. The error matches ErrSpec or ErrProtocol, is a *ProcessError, the cause of ctx, or that of
+// starting a process or of package pipe.
 func (g Go) start(ctx context.Context, s Spec, trace *Trace) (*serverEnd, error) {
 	if s.OneProcess {
 		l, err := listen(ctx, s, g.Catalog, trace)
@@ -102,10 +106,10 @@ func (g Go) start(ctx context.Context, s Spec, trace *Trace) (*serverEnd, error)
 	return &serverEnd{url: info.URLs[0], stop: stop, proc: p}, nil
 }
 
-// withClient opens a pipe to the server at url, calls work with a client of the pipe and the plan of
-// the pipe, and returns after the pipe is closed and the client's memory released. When ctx ends it
-// aborts the pipe, because the measured loops do not check ctx. The error is that of opening the pipe,
-// of work, or of closing.
+// withClient opens a pipe to the server at url, and calls work with a client of the pipe and the
+// plan of the pipe. Before it returns, it closes the pipe and releases the client's memory. If ctx
+// ends it aborts the pipe, because the measured loops do not check ctx. The error is that of
+// opening the pipe, of newClient, of work, or of closing, or several of them joined.
 func withClient(ctx context.Context, s Spec, opts pipe.Options, url string, work func(*client, *pipe.Plan) error) error {
 	pc, err := pipe.New(opts)
 	if err != nil {
@@ -137,9 +141,12 @@ type BusyPair struct {
 	TripsPerSecond float64 // includes the time of the slowest trips
 }
 
-// Busy makes round trips on several pairs of processes concurrently for the duration d, and returns one
-// result for each pair. It shows whether a process that spins slows down the others. All processes have
-// ended when it returns. The error is that of Measure, for one or several of the processes.
+// Busy starts pairs of a server and a client process, as many as the argument pairs, has all
+// clients make round trips concurrently for the duration d, and returns one result for each pair.
+// It shows whether a process that spins slows down the others. All processes have ended when it
+// returns. The error matches ErrSpec or ErrProtocol, is a *ProcessError, as when ctx ends during the
+// round trips, the cause of ctx, or that of starting a process or of package pipe. Errors of several
+// clients are joined. With an error the results have no meaning.
 func (g Go) Busy(ctx context.Context, s Spec, pairs int, d time.Duration) ([]BusyPair, error) {
 	clients := make([]*process, pairs)
 	for i := range pairs {
@@ -175,7 +182,8 @@ func (g Go) Busy(ctx context.Context, s Spec, pairs int, d time.Duration) ([]Bus
 	return out, errors.Join(errs...)
 }
 
-// newBusyPair returns the result of a pair from the durations of its round trips.
+// newBusyPair returns the result of one pair of processes from the durations of its round trips,
+// which may be none.
 func newBusyPair(samples []time.Duration) BusyPair {
 	var total time.Duration
 	for _, d := range samples {

@@ -31,11 +31,17 @@ type EndCost struct {
 	Threads     int // more than before the first pipe
 }
 
-// Idle opens pipes between two processes, observes both for the duration d, in which nothing is sent,
-// and returns the cost. If s has a size, each pipe first makes the round trips of s or, without any,
-// carries one message one way, so that it has everything that large tensors need. The error is that of
-// Measure.
+// Idle opens pipes between this process and a child process, as many as the argument pipes, which
+// must be at least 1. It observes both processes for the duration d, which must be more than 0 and in
+// which nothing is sent, and returns the cost of the pipes. It ignores s.OneProcess. If s.Size is not
+// 0, each pipe first makes the round trips of s or, without any, carries one message one way, so that
+// it has everything that large tensors need. The error matches ErrSpec, ErrCorrupt or ErrProtocol, is
+// a *ProcessError, the cause of ctx, or that of starting a process, of an allocator or of package
+// pipe.
 func (g Go) Idle(ctx context.Context, s Spec, pipes int, d time.Duration) (*IdleCost, error) {
+	if pipes < 1 || d <= 0 {
+		return nil, specErrorf("%d idle pipes for %v: want at least one, for some time", pipes, d)
+	}
 	s.OneProcess = false
 	s.OneWay = 1
 	if err := s.Check(); err != nil {
@@ -52,8 +58,10 @@ func (g Go) Idle(ctx context.Context, s Spec, pipes int, d time.Duration) (*Idle
 	return cost, nil
 }
 
-// idle opens that many pipes, after a first one, to the server end. It returns the cost of the pipes
-// for both processes while nothing is sent for the duration d.
+// idle opens one pipe to the server, and then further ones, whose number is the argument pipes. It
+// returns the cost of the further ones for both processes while nothing is sent for the duration d.
+// All pipes are closed when it returns. The error is that of Spec.options, of newClient, of opening
+// or using a pipe, of the server's process, or the cause of ctx.
 func (g Go) idle(ctx context.Context, s Spec, end *serverEnd, pipes int, d time.Duration) (*IdleCost, error) {
 	opts, err := s.options("bench client", g.Catalog)
 	if err != nil {
@@ -68,6 +76,7 @@ func (g Go) idle(ctx context.Context, s Spec, end *serverEnd, pipes int, d time.
 	if err != nil {
 		return nil, err
 	}
+	defer c.release()
 	var none, empty, full, later [2]usage
 	for _, step := range []func() error{
 		func() (err error) { none, err = usageOfBoth(end); return },
@@ -96,9 +105,10 @@ func (g Go) idle(ctx context.Context, s Spec, end *serverEnd, pipes int, d time.
 	return &IdleCost{Client: cost(0), Server: cost(1)}, nil
 }
 
-// open opens further pipes to the server end, sends the messages of the spec on each, and returns the
-// usage of this process and of the server afterwards. more is the number of pipes. All pipes use the
-// memory of c and stay open.
+// open opens further pipes to the server, whose number is the argument more, and sends the messages
+// of the spec on each. All pipes use the memory of c and stay open until pc is closed; c.pipe is
+// the last one. open returns the resource usage of this process and of the server's process
+// afterwards, in this order, or the first error.
 func (c *client) open(ctx context.Context, pc *pipe.Context, end *serverEnd, more int) (both [2]usage, err error) {
 	for range more {
 		if c.pipe, err = pc.Dial(ctx, end.url); err != nil {
@@ -119,8 +129,8 @@ func (c *client) open(ctx context.Context, pc *pipe.Context, end *serverEnd, mor
 	return usageOfBoth(end)
 }
 
-// usageOfBoth returns the usage of this process and of the server, which must be another process, in
-// this order.
+// usageOfBoth returns the resource usage of this process and of the server's process, in this
+// order. The server must run in another process. The error is that of the request to it.
 func usageOfBoth(end *serverEnd) (both [2]usage, err error) {
 	if err := end.proc.request("usage", &both[1]); err != nil {
 		return both, err
@@ -129,7 +139,8 @@ func usageOfBoth(end *serverEnd) (both [2]usage, err error) {
 	return both, nil
 }
 
-// wait blocks for d and returns nil. If ctx ends before, it returns the cause of ctx.
+// wait blocks for the duration d and returns nil. If ctx ends earlier, it returns the cause of ctx
+// at once.
 func wait(ctx context.Context, d time.Duration) error {
 	t := time.NewTimer(d)
 	defer t.Stop()
@@ -155,8 +166,8 @@ type usage struct {
 	Threads     int `json:"threads"`
 }
 
-// ownUsage collects garbage, returns unused memory to the system, and then returns the usage of this
-// process.
+// ownUsage collects garbage, returns unused memory to the system, and then returns the resource
+// usage of this process. Figures that the system does not report are 0.
 func ownUsage() usage {
 	u := usage{Before: cpuTime()}
 	runtime.GC()

@@ -14,8 +14,9 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/shm"
 )
 
-// BenchmarkIdlePipes opens 1000 pipes to a second process and observes both for 10 seconds: pipes
-// that never carried a message, and pipes that carried a tensor of 1 MiB each.
+// BenchmarkIdlePipes opens 1000 pipes to a second process, observes both processes for 10 seconds,
+// and reports the cost of a pipe: of pipes that never carried a message, and of pipes that carried
+// a tensor of 1 MiB each.
 func BenchmarkIdlePipes(b *testing.B) {
 	for _, path := range pathSpecs() {
 		for _, size := range []int{0, 1 << 20} {
@@ -45,7 +46,8 @@ func idlePipes(b *testing.B, s Spec) {
 // under the race detector.
 var pipeCount = race.Pick(100, 25)
 
-// sharedSpec is the path over shared memory, on which each pipe has carried a message of that size.
+// sharedSpec returns a Spec of the path over shared memory with the channel basic, in that dialect
+// and with messages of size bytes.
 func sharedSpec(dialect pipe.Dialect, size int) Spec {
 	return Spec{Transports: []string{"shm"}, Channels: []string{"basic"}, Dialect: dialect, Size: size}
 }
@@ -70,8 +72,8 @@ var idleShared = []struct {
 	{pipe.DialectCompatible, 16 << 20, 1700, 4, 0},
 }
 
-// BenchmarkIdleShared opens 100 pipes over shared memory to a second process and observes both for
-// 10 seconds. Its figures are those of whole processes.
+// BenchmarkIdleShared opens 100 pipes over shared memory to a second process, observes both
+// processes for 10 seconds, and reports the memory, file descriptors and CPU time of each process.
 func BenchmarkIdleShared(b *testing.B) {
 	needSharedMemory(b)
 	for _, c := range idleShared {
@@ -105,9 +107,10 @@ func reportEnd(b *testing.B, name string, end EndCost) {
 	b.ReportMetric(float64(end.Threads), name+"-threads")
 }
 
-// With a hundred pipes over shared memory a process has less than 300 MiB of resident memory and at
-// most 5 more threads. Shared memory is a separate figure, partly included in the resident memory.
-// TensorPipe's pipes have four connections.
+// TestIdleShared tests that with a hundred idle pipes over shared memory a process has less than
+// 300 MiB of resident memory, at most 5 more threads, and the expected number of descriptors per
+// pipe. Shared memory has a bound of its own; it is partly included in the resident memory. A pipe
+// in TensorPipe's dialect has four connections.
 func TestIdleShared(t *testing.T) {
 	needSharedMemory(t)
 	for _, c := range idleShared {
@@ -131,9 +134,10 @@ func TestIdleShared(t *testing.T) {
 	}
 }
 
-// Native pipes that have carried only small messages, in both directions and more bytes than a ring
-// has, use at most 256 KiB each in both processes together: shared and other memory and page tables.
-// The race detector adds about 1 MiB.
+// TestIdleSmallMessages tests that idle native pipes use at most 256 KiB each in both processes
+// together: shared and other memory and page tables. The pipes have carried only small messages, in
+// both directions and more bytes than a ring has. The race detector adds memory, so the bound is
+// then larger.
 func TestIdleSmallMessages(t *testing.T) {
 	needSharedMemory(t)
 	most, pipes, trips := race.Pick(256<<10, 2<<20), race.Pick(100, 20), race.Pick(10_000, 1000)
@@ -158,9 +162,10 @@ func TestIdleSmallMessages(t *testing.T) {
 
 const maxThreads = 4
 
-// stableIdleCost measures the cost of idle pipes up to three times and returns the first result with
-// few more threads and less shared memory than the bound at both ends. On a busy machine the runtime
-// starts a thread for a slow system call, and memory is released late.
+// stableIdleCost measures the cost of idle pipes up to three times, and returns the first result
+// with at most maxThreads more threads and less than mostShared MiB of shared memory at both ends,
+// or the last result. On a busy machine the runtime starts a thread for a slow system call, and
+// memory is released late.
 func stableIdleCost(t *testing.T, s Spec, idle time.Duration, mostShared int) *IdleCost {
 	t.Helper()
 	for tries := 2; ; tries-- {
@@ -173,8 +178,9 @@ func stableIdleCost(t *testing.T, s Spec, idle time.Duration, mostShared int) *I
 	}
 }
 
-// Two processes with idle pipes over shared memory use less than a hundredth of a core each. Because
-// other programs share the machine, the lowest of three measurements counts.
+// TestIdleSharedSleeps tests that two processes with idle pipes over shared memory use less than a
+// hundredth of a core each. Because other programs share the machine, the lowest of three
+// measurements counts.
 func TestIdleSharedSleeps(t *testing.T) {
 	needSharedMemory(t)
 	most := race.Pick(0.01, 0.03)
@@ -191,7 +197,20 @@ func TestIdleSharedSleeps(t *testing.T) {
 	}
 }
 
-// A native pipe has one connection, and a second one after its first large tensor.
+// TestIdleNeedsPipesAndTime tests that Idle rejects a number of pipes and a duration by which it
+// cannot divide.
+func TestIdleNeedsPipesAndTime(t *testing.T) {
+	for _, c := range []struct {
+		pipes int
+		d     time.Duration
+	}{{0, time.Second}, {-1, time.Second}, {1, 0}} {
+		_, err := Go{}.Idle(t.Context(), small(8, true), c.pipes, c.d)
+		require.ErrorIs(t, err, ErrSpec)
+	}
+}
+
+// TestIdle tests that a native pipe over TCP has one connection, and a second one after its first
+// large tensor.
 func TestIdle(t *testing.T) {
 	for _, c := range []struct{ size, connections int }{{0, 1}, {8, 1}, {200_000, 2}} {
 		s := uvBasic(pipe.DialectNative)
@@ -208,8 +227,9 @@ func TestIdle(t *testing.T) {
 	}
 }
 
-// BenchmarkIdleBesideCxx observes an idle pipe over shared memory to a process of the C++ library for
-// 10 seconds. That library does not ring a doorbell, so the ring must be polled.
+// BenchmarkIdleBesideCxx reports the CPU time of an idle pipe over shared memory to a process of
+// the C++ library, in 10 seconds. That library does not ring a doorbell, so this process must poll
+// the ring.
 func BenchmarkIdleBesideCxx(b *testing.B) {
 	requirePeer(b)
 	needSharedMemory(b)

@@ -18,9 +18,10 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
 
-// A writer with 10,000 messages (156 MiB) and a budget of 64 MiB blocks while the reader does not
-// read. Both ends are in this process, so its memory includes the buffers of both. Afterwards all
-// messages arrive. Under the race detector all numbers are a quarter.
+// TestManyInFlightAreBlockedNotBuffered tests that a writer with 10,000 messages (156 MiB) and a
+// budget of 64 MiB blocks while the reader does not read, that this process, which has both ends,
+// does not buffer the waiting messages, and that all messages arrive once the reader reads. Under
+// the race detector all numbers are a quarter.
 func TestManyInFlightAreBlockedNotBuffered(t *testing.T) {
 	const size = 16 << 10
 	messages, budget := race.Pick(10_000, 2500), race.Pick(64<<20, 16<<20)
@@ -65,7 +66,8 @@ func TestManyInFlightAreBlockedNotBuffered(t *testing.T) {
 	}
 }
 
-// numbered returns the message with number i.
+// numbered returns a message with the number i as its metadata and data, not copied, as its tensor.
+// If named is true the tensor names the host as its target device.
 func numbered(i int, data []byte, named bool) *pipe.Message {
 	tensor := pipe.Tensor{Buffer: device.Bytes(data)}
 	if named {
@@ -74,7 +76,8 @@ func numbered(i int, data []byte, named bool) *pipe.Message {
 	return &pipe.Message{Metadata: []byte(strconv.Itoa(i)), Tensors: []pipe.Tensor{tensor}}
 }
 
-// inUse returns the bytes of reachable memory of this process.
+// inUse collects garbage and returns the bytes of the heap and the stacks of this process that are
+// in use.
 func inUse() int {
 	runtime.GC()
 	var m runtime.MemStats

@@ -31,19 +31,21 @@ var buildPeer = sync.OnceValues(cxx.Program{Name: "tpbench", Sources: peerSource
 // peers/libtensorpipe, which is compiled at its first use and cached.
 type Libtensorpipe struct{}
 
-// Name returns "libtensorpipe".
+// Name returns "libtensorpipe", the name of the C++ library in results.
 func (Libtensorpipe) Name() string { return "libtensorpipe" }
 
-// Build compiles the program, as Measure does if needed. The error matches [errors.ErrUnsupported]
-// if the compiler or the library is missing.
+// Build compiles the C++ program, unless that was done before, and returns the error of the first
+// attempt. Measure does the same. The error matches [errors.ErrUnsupported] if the compiler or the
+// library is missing.
 func (Libtensorpipe) Build() error {
 	_, err := buildPeer()
 	return err
 }
 
-// Measure implements Subject. The spec must name exactly one transport and one channel, in its peer
-// fields or for both libraries. The error matches ErrSpec, ErrPath, ErrProtocol or
-// errors.ErrUnsupported (see Build), is a *ProcessError, or the cause of ctx.
+// Measure runs two processes of the C++ program, which make the transfers that s describes, and
+// returns the result. s must name exactly one transport and one channel, in its peer fields or for
+// both libraries. The error matches ErrSpec, ErrPath or ErrProtocol, is that of Build or of starting
+// a process, a *ProcessError, or the cause of ctx. With an error the result is nil.
 func (l Libtensorpipe) Measure(ctx context.Context, s Spec) (*Result, error) {
 	s = s.ForPeer()
 	if err := l.Check(s); err != nil {
@@ -70,8 +72,8 @@ func (l Libtensorpipe) Measure(ctx context.Context, s Spec) (*Result, error) {
 // exitUnviable is the exit status of the program if the path does not work here.
 const exitUnviable = 3
 
-// asPathError returns err as a *PathError if the program has exited because the path does not work here,
-// and otherwise err.
+// asPathError returns a *PathError with the cause err if err shows that the program has exited
+// because the path of s does not work here. Otherwise it returns err.
 func asPathError(s Spec, err error) error {
 	if exit, ok := errors.AsType[*exec.ExitError](err); ok && exit.ExitCode() == exitUnviable {
 		return &PathError{s.Transports[0] + " with " + s.Channels[0], err}
@@ -85,7 +87,8 @@ var (
 	peerChannels   = []string{basic.Name, mpt.UVName, cma.Name}
 )
 
-// Check returns an error that matches ErrSpec if the C++ library cannot measure s.
+// Check returns an error that matches ErrSpec if s is invalid or the C++ library cannot measure it,
+// and nil otherwise.
 func (Libtensorpipe) Check(s Spec) error {
 	s = s.ForPeer()
 	if err := s.Check(); err != nil {
@@ -110,7 +113,8 @@ func (Libtensorpipe) Check(s Spec) error {
 }
 
 // run starts a server and a client process of the program at path, and returns the samples that the
-// client prints. Both processes have ended when it returns.
+// client prints. Both processes have ended when it returns. The error is that of a process, or
+// matches ErrProtocol if the output is not as s requests.
 func (Libtensorpipe) run(ctx context.Context, path string, s Spec) (Samples, error) {
 	var samples Samples
 	route := []string{
@@ -147,7 +151,8 @@ func (Libtensorpipe) run(ctx context.Context, path string, s Spec) (Samples, err
 	return samples, rootCause(err, client.end(), server.end())
 }
 
-// checkSamples returns an error that matches ErrProtocol unless the samples are as many as s requests.
+// checkSamples returns an error that matches ErrProtocol unless got has exactly the numbers of
+// round trips and messages that s requests. Otherwise it returns nil.
 func checkSamples(s Spec, got Samples) error {
 	if len(got.RoundTrips) != s.RoundTrips || len(got.ColdTrips) != s.ColdTrips || got.Messages != s.OneWay || (got.OneWay <= 0) != (s.OneWay == 0) {
 		return fmt.Errorf("%w: %d warm and %d cold round trips, %d messages in %v; requested were %d, %d and %d", ErrProtocol,

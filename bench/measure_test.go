@@ -18,7 +18,8 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/uv"
 )
 
-// small is a spec of a short measurement.
+// small returns the Spec of a short measurement over one TCP connection, with messages of size
+// bytes. named is as in Spec.
 func small(size int, named bool) Spec {
 	return Spec{
 		Transports: []string{"uv"}, Channels: []string{"basic"},
@@ -26,7 +27,8 @@ func small(size int, named bool) Spec {
 	}
 }
 
-// requireSane checks what is true of every measurement.
+// requireSane fails the test unless r has the values of s and plausible figures, as every
+// measurement over TCP has.
 func requireSane(t *testing.T, s Spec, r *Result) {
 	t.Helper()
 	require.Equal(t, s.Size, r.SizeBytes)
@@ -70,7 +72,8 @@ func TestMeasure(t *testing.T) {
 	}
 }
 
-// NoSpin reaches all transports.
+// TestNoSpinReachesTheTransports tests that with Spec.NoSpin the transports uv and shm are created
+// without spinning, and otherwise with their defaults.
 func TestNoSpinReachesTheTransports(t *testing.T) {
 	for spin, want := range map[bool]map[string]transport.Transport{
 		true:  {"uv": uv.New(), "shm": shm.New()},
@@ -86,7 +89,8 @@ func TestNoSpinReachesTheTransports(t *testing.T) {
 	}
 }
 
-// Without spinning a measurement differs only in speed.
+// TestMeasureWithoutSpinning tests that a measurement with Spec.NoSpin succeeds and has plausible
+// figures.
 func TestMeasureWithoutSpinning(t *testing.T) {
 	s := small(8, true)
 	s.Dialect, s.NoSpin = pipe.DialectNative, true
@@ -95,7 +99,8 @@ func TestMeasureWithoutSpinning(t *testing.T) {
 	requireSane(t, s, r)
 }
 
-// The messages do not fit into one batch.
+// TestMeasureInBatches tests that a measurement of more messages than one batch has succeeds and
+// has plausible figures.
 func TestMeasureInBatches(t *testing.T) {
 	s := small(8, true)
 	s.RoundTrips, s.OneWay = batchMessages+1, 2*batchMessages+1
@@ -117,7 +122,8 @@ func TestMeasureInOneProcess(t *testing.T) {
 	require.Equal(t, 1, r.Processes)
 }
 
-// requirePeer skips, or fails, tests of the C++ peer as interop tests do.
+// requirePeer builds the C++ program. If the compiler or the library is missing it skips the test,
+// or fails it if the environment requires interop tests. It fails the test after any other error.
 func requirePeer(t testing.TB) {
 	t.Helper()
 	err := Libtensorpipe{}.Build()
@@ -143,7 +149,8 @@ func TestMeasureLibtensorpipe(t *testing.T) {
 	}
 }
 
-// The Go and the C++ program use the same protocol and data: each end verifies the other's bytes.
+// TestClientOfCxxServer tests that a Go client completes a measurement with a C++ server, where
+// each end compares the bytes that it receives with those that the other should have sent.
 func TestClientOfCxxServer(t *testing.T) {
 	requirePeer(t)
 	path, err := buildPeer()
@@ -161,7 +168,8 @@ func TestClientOfCxxServer(t *testing.T) {
 	require.NoError(t, server.end())
 }
 
-// Corrupted messages are detected, so the check is effective.
+// TestCorruptionIsFound tests that a measurement fails with ErrCorrupt if a byte of a message or of
+// an echo is changed, or if messages are in the wrong order.
 func TestCorruptionIsFound(t *testing.T) {
 	g := Go{Child: child(t)}
 	s := small(1001, true)
@@ -209,7 +217,8 @@ func TestCorruptionIsFound(t *testing.T) {
 	}
 }
 
-// The server is killed during a batch. The error reports that, and not the lost pipe.
+// TestServerIsKilled tests that after the server is killed during a batch the pipe fails with
+// ErrPeerLost, and rootCause returns the exit error of the server instead.
 func TestServerIsKilled(t *testing.T) {
 	g := Go{Child: child(t)}
 	s := small(8, true)

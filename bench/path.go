@@ -15,8 +15,10 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/uv"
 )
 
-// checkViable returns an error that matches ErrPath if a transport or channel of o that s names does
-// not work on this machine. Default transports and channels, for which s names none, may fail.
+// checkViable returns an error that matches ErrPath if s names transports or channels and one of
+// them does not work on this machine, according to its entry in o. Otherwise it returns nil.
+// Transports are not checked if s names none, since some of the default ones may not work; the same
+// holds for channels.
 func checkViable(s Spec, o pipe.Options) error {
 	for _, e := range o.Transports {
 		if err := e.Transport.Viable(); err != nil && len(s.Transports) > 0 {
@@ -31,7 +33,8 @@ func checkViable(s Spec, o pipe.Options) error {
 	return nil
 }
 
-// checkPath returns an error that matches ErrPath if the plan of a pipe has no channel for host memory.
+// checkPath returns nil if the plan of a pipe has a channel between host memory of both ends.
+// Otherwise it returns a *PathError with the reasons for which channels were rejected.
 func checkPath(s Spec, plan *pipe.Plan) error {
 	if _, found := plan.Channel(device.CPU(), device.CPU()); found {
 		return nil
@@ -45,9 +48,10 @@ func checkPath(s Spec, plan *pipe.Plan) error {
 	return &PathError{"channel " + strings.Join(s.Channels, ","), errors.New(cmp.Or(strings.Join(why, "; "), "no channel for host memory"))}
 }
 
-// route returns the names of the channels that carried tensors, sent or received, between two snapshots
-// of a pipe's statistics, separated by commas. tensors is the number of tensors in that time. If no
-// channel carried some of them, the names include Inline. Without tensors route returns "".
+// route returns the names of the channels that sent or received tensors between two snapshots of a
+// pipe's statistics, separated by commas. tensors is the number of tensors that the pipe carried in
+// that time. If the channels carried fewer, the names end with Inline. If tensors is 0 and no
+// channel carried any, route returns "".
 func route(before, after pipe.PipeStats, tensors int) string {
 	var names []string
 	for i, c := range after.Channels {
@@ -70,9 +74,9 @@ const (
 	Bulk   = "bulk"
 )
 
-// replaceLanesWithBulk replaces mpt_uv by Bulk in the routes of r, if the pipe uses the native dialect
-// and mpt_uv opens no lanes for tensors of this size. Tensors that took the bulk connection before the
-// first lanes were open are not distinguished.
+// replaceLanesWithBulk replaces the channel mpt_uv by Bulk in the routes of r, if the pipe uses the
+// native dialect and mpt_uv opens no lanes for tensors of this size. Otherwise it does nothing.
+// Tensors that took the bulk connection before the first lanes were open are not distinguished.
 func (r *Result) replaceLanesWithBulk() {
 	if r.Dialect != pipe.DialectNative || r.Connections > 0 && r.SizeBytes >= mpt.NativeBytes {
 		return
@@ -102,8 +106,9 @@ type Tuning struct {
 	AllowAnyTracer bool // option of the channel cma
 }
 
-// profile returns the transports and channels that s names. Where s names none, it returns those that a
-// pipe uses by default. The error matches ErrSpec for an unknown name.
+// profile returns those transports and channels of the catalog that s names. Where s names none, it
+// returns those that a pipe uses by default. A nil c stands for defaultCatalog. The error matches
+// ErrSpec if the catalog has no entry of that name.
 func (c Catalog) profile(s Spec) (p tensorpipe.Profile, err error) {
 	t := Tuning{Lanes: s.withDefaults().Lanes, AllowAnyTracer: s.AllowAnyTracer}
 	if s.NoSpin {
@@ -120,7 +125,8 @@ func (c Catalog) profile(s Spec) (p tensorpipe.Profile, err error) {
 	return p, err
 }
 
-// defaultCatalog is the Catalog that a nil one stands for.
+// defaultCatalog returns the default transports and channels of this library, in which uv, shm,
+// mpt_uv and cma have the options of t. A nil Catalog stands for it.
 func defaultCatalog(t Tuning) tensorpipe.Profile {
 	p := tensorpipe.DefaultProfile()
 	for i, e := range p.Transports {
@@ -132,7 +138,10 @@ func defaultCatalog(t Tuning) tensorpipe.Profile {
 		}
 	}
 	for i, e := range p.Channels {
-		if e.Name == cma.Name {
+		switch e.Name {
+		case mpt.UVName:
+			p.Channels[i].Factory = mpt.New(mpt.Lanes{Count: t.Lanes, Transport: uv.New(t.TCP...)})
+		case cma.Name:
 			p.Channels[i].Factory = cma.New(cma.Options{AllowAnyTracer: t.AllowAnyTracer})
 		}
 	}
@@ -142,10 +151,10 @@ func defaultCatalog(t Tuning) tensorpipe.Profile {
 // tcpTransport is the name of the TCP transport.
 const tcpTransport = "uv"
 
-// pick returns those entries of the slice all that have the wanted names. Without wanted names it
-// returns those that have the names of the entries of plain. It reuses the memory of all. The error
-// matches ErrSpec if all lacks a name. The error's text names the kind of entry, as given by the
-// argument what.
+// pick returns those entries of the slice all whose names are wanted, in the same order. If wanted
+// is empty, pick takes the names of the entries of plain instead. The result uses the memory of the
+// slice all, which pick overwrites. The error matches ErrSpec if there is no entry with a wanted
+// name; its text calls an entry by the string what.
 func pick[E any](what string, all []E, wanted []string, plain []E, name func(E) string) ([]E, error) {
 	if len(wanted) == 0 {
 		for _, e := range plain {

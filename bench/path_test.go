@@ -24,7 +24,8 @@ type brokenChannel struct{ channel.Factory }
 
 func (brokenChannel) Viable() error { return errBroken }
 
-// withBroken is the default catalog with a transport and a channel that never work.
+// withBroken is a Catalog: it returns the default transports and channels, and a transport "pigeon"
+// and a channel "smoke" that never work.
 func withBroken(tune Tuning) tensorpipe.Profile {
 	p := defaultCatalog(tune)
 	p.Transports = append(p.Transports, pipe.TransportEntry{Name: "pigeon", Transport: brokenTransport{}})
@@ -32,7 +33,8 @@ func withBroken(tune Tuning) tensorpipe.Profile {
 	return p
 }
 
-// Paths that do not work here are distinguished from failures.
+// TestUnviablePath tests that Measure fails with ErrPath and the reason if the named transport or
+// channel does not work here, and that a Spec without names omits them.
 func TestUnviablePath(t *testing.T) {
 	g := Go{Child: child(t), Catalog: withBroken}
 	for want, spoil := range map[string]func(*Spec){
@@ -69,7 +71,8 @@ func TestPathWithoutChannel(t *testing.T) {
 	require.NoError(t, checkPath(s, plan))
 }
 
-// A channel that only the other end has cannot be used.
+// TestPathThatOneEndLacks tests that Measure fails with an error that names the channel if only the
+// client's catalog has it.
 func TestPathThatOneEndLacks(t *testing.T) {
 	s := small(8, true)
 	s.Channels = []string{"smoke"}
@@ -82,7 +85,8 @@ func TestPathThatOneEndLacks(t *testing.T) {
 	require.ErrorContains(t, err, `there is no channel "smoke"`)
 }
 
-// The reported route is that of the tensors, which may differ from the plan.
+// TestRoute tests that the routes of a result are those that the tensors took, which may differ
+// from the plan of the pipe, by dialect and size.
 func TestRoute(t *testing.T) {
 	for _, c := range []struct {
 		dialect pipe.Dialect
@@ -100,7 +104,9 @@ func TestRoute(t *testing.T) {
 	}
 }
 
-// Tensors too small for lanes take the bulk connection or another channel.
+// TestRouteBelowLaneSize tests that with the channel mpt_uv the route of tensors too small for
+// lanes is the bulk connection, another channel or the message itself, and that of larger ones
+// mpt_uv.
 func TestRouteBelowLaneSize(t *testing.T) {
 	for _, c := range []struct {
 		dialect  pipe.Dialect
@@ -123,7 +129,8 @@ func TestRouteBelowLaneSize(t *testing.T) {
 	require.Equal(t, []string{"inline,bulk", "bulk"}, []string{r.TripRoute, r.OneWayRoute}, "a pipe without lanes")
 }
 
-// Tensors of earlier phases do not count.
+// TestRouteOfAPhase tests that route counts only tensors that were sent or received between the two
+// snapshots.
 func TestRouteOfAPhase(t *testing.T) {
 	stats := func(basicSent, basicReceived, cmaSent uint64) pipe.PipeStats {
 		return pipe.PipeStats{Channels: []pipe.ChannelStats{
@@ -159,7 +166,9 @@ func TestMeasureOnAllBuffers(t *testing.T) {
 	}
 }
 
-// The C++ peer measures all its paths with both kinds of memory.
+// TestMeasureLibtensorpipePaths tests that Libtensorpipe measures each of its transports with each
+// of its channels and both kinds of memory, and reports that path. Paths that do not work here are
+// skipped.
 func TestMeasureLibtensorpipePaths(t *testing.T) {
 	requirePeer(t)
 	for _, transport := range []string{"uv", "shm"} {
@@ -181,7 +190,8 @@ func TestMeasureLibtensorpipePaths(t *testing.T) {
 	}
 }
 
-// The peer measures the path that the spec names for it.
+// TestPathOfThePeer tests that Libtensorpipe uses PeerTransport and PeerChannel of a Spec where
+// these are set, and that Check rejects paths that it does not have.
 func TestPathOfThePeer(t *testing.T) {
 	s := small(8, true)
 	require.Equal(t, s, s.ForPeer())
@@ -202,7 +212,8 @@ func TestPathOfThePeer(t *testing.T) {
 	}
 }
 
-// Connections is the number of lanes if the path has them.
+// TestConnectionsOfResult tests that Result.Connections is the number of lanes if the path has
+// lanes, and otherwise 0.
 func TestConnectionsOfResult(t *testing.T) {
 	for _, c := range []struct {
 		dialect            pipe.Dialect

@@ -13,7 +13,8 @@ import (
 // bigSize is a size at which the cost per byte exceeds that per message.
 const bigSize = 1 << 20
 
-// uvBasic is the path over one TCP connection, with the same kind of memory in both libraries.
+// uvBasic returns a Spec of the path over one TCP connection in that dialect, with the same kind of
+// memory in both libraries.
 func uvBasic(dialect pipe.Dialect) Spec {
 	return Spec{Transports: []string{"uv"}, Channels: []string{"basic"}, Dialect: dialect, Buffers: BuffersHuge}
 }
@@ -36,17 +37,18 @@ var (
 	bothWays   = []bool{true, false}
 )
 
-// direct is the path of one-sided copies.
+// direct returns a Spec of the path of one-sided copies: the channel cma over shared memory.
 func direct() Spec {
 	return Spec{Transports: []string{"shm"}, Channels: []string{"cma"}, Dialect: pipe.DialectNative}
 }
 
-// fourLanes is the path over four TCP connections.
+// fourLanes returns a Spec of the path over four TCP connections: the channel mpt_uv with four
+// lanes.
 func fourLanes() Spec {
 	return Spec{Transports: []string{"uv"}, Channels: []string{"mpt_uv"}, Dialect: pipe.DialectNative, Lanes: 4}
 }
 
-// loads returns the messages to measure on each path.
+// loads returns the paths to measure, each with the sizes of its messages.
 func loads() []load {
 	all := []load{
 		{sharedSpec(pipe.DialectNative, 0), smallSizes, bothWays},
@@ -60,7 +62,7 @@ func loads() []load {
 	return all
 }
 
-// label returns the name of a path in the format of benchstat.
+// label returns the name of the path of s for a benchmark, in the key=value format of benchstat.
 func label(s Spec) string {
 	name := fmt.Sprintf("transport=%s/channel=%s/dialect=%s", s.Transports[0], s.Channels[0], s.Dialect)
 	if s.PeerChannel != "" {
@@ -69,7 +71,8 @@ func label(s Spec) string {
 	return name
 }
 
-// forEachMessage runs a benchmark for all messages of a load.
+// forEachMessage runs run as a sub-benchmark for each kind of message of the load l, with a Spec of
+// the path and the message. It skips a path that does not work on this machine.
 func forEachMessage(b *testing.B, l load, run func(*testing.B, Spec)) {
 	for _, size := range l.sizes {
 		for _, named := range l.named {
@@ -86,7 +89,7 @@ func forEachMessage(b *testing.B, l load, run func(*testing.B, Spec)) {
 	}
 }
 
-// needPath skips the test if the path does not work on this machine.
+// needPath skips the test if a transport or channel that s names does not work on this machine.
 func needPath(t testing.TB, s Spec) {
 	t.Helper()
 	opts, err := s.options("test", nil)
@@ -96,7 +99,8 @@ func needPath(t testing.TB, s Spec) {
 	}
 }
 
-// withServer runs work on a client of a second process.
+// withServer starts a server for s in a second process, and calls work with a client of it. It
+// stops the server before it returns, and fails the test after an error.
 func withServer(t testing.TB, s Spec, work func(*client)) {
 	end, err := Go{Child: child(t)}.start(t.Context(), s, nil)
 	require.NoError(t, err)
@@ -107,14 +111,16 @@ func withServer(t testing.TB, s Spec, work func(*client)) {
 	}))
 }
 
-// withServerAt runs work on a client of the server at url.
+// withServerAt opens a pipe to the server at url, calls work with a client of the pipe and its
+// plan, closes the pipe, and returns the error of these steps.
 func withServerAt(t testing.TB, s Spec, url string, work func(*client, *pipe.Plan) error) error {
 	opts, err := s.options("test", nil)
 	require.NoError(t, err)
 	return withClient(t.Context(), s, opts, url, work)
 }
 
-// connectedTCP returns both ends of a connection.
+// connectedTCP returns both ends of a new TCP connection within this machine. The caller closes
+// them.
 func connectedTCP(t testing.TB) (dialed, accepted net.Conn) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)

@@ -45,8 +45,9 @@ type process struct {
 	end func() error
 }
 
-// startProcess starts a program. Errors of the process contain name. The caller must call end. The
-// process is also killed when ctx ends.
+// startProcess starts a program as a child process. name stands for the process in errors. The
+// caller must call the result's function end. The process is killed when ctx ends. The error is
+// that of starting.
 func startProcess(ctx context.Context, name string, program Program) (*process, error) {
 	p := &process{name: name, cmd: exec.CommandContext(ctx, program.Path, program.Args...)}
 	p.cmd.Env = append(os.Environ(), program.Env...)
@@ -98,9 +99,9 @@ func rootCause(failed error, ended ...error) error {
 	return cmp.Or(failed, how)
 }
 
-// line waits for the next line of output and returns it. If the process has closed its output instead,
-// the error is a *ProcessError. If the line is too long or cannot be read, the error matches
-// ErrProtocol.
+// line blocks until the process has printed a line, and returns it without its end. If the process
+// has closed its output instead, line waits for its exit and returns a *ProcessError. If the line
+// is too long or cannot be read, the error matches ErrProtocol.
 func (p *process) line() (string, error) {
 	if p.stdout.Scan() {
 		return p.stdout.Text(), nil
@@ -111,14 +112,15 @@ func (p *process) line() (string, error) {
 	return "", p.exitError()
 }
 
-// exitError waits for the exit of a process that ended unexpectedly and returns a *ProcessError, also
-// if the exit status is 0.
+// exitError closes the stdin of a process that ended unexpectedly, waits for its exit, and returns
+// a *ProcessError, also if the exit status is 0.
 func (p *process) exitError() error {
 	return cmp.Or(p.end(), error(&ProcessError{Name: p.name, Err: io.ErrUnexpectedEOF}))
 }
 
-// decode reads the next line as JSON into v. The error is that of line, or matches ErrProtocol for
-// invalid JSON.
+// decode reads the next line of the process as JSON into the variable that v points to. The error
+// matches ErrProtocol for an unreadable line or invalid JSON. It is a *ProcessError if the process
+// has closed its output instead.
 func (p *process) decode(v any) error {
 	text, err := p.line()
 	if err != nil {
@@ -130,8 +132,9 @@ func (p *process) decode(v any) error {
 	return nil
 }
 
-// request sends line as JSON and decodes the next line of output into answer. The error is that of send
-// or decode.
+// request sends the value line to the process as a line of JSON, and decodes the next line that the
+// process prints into the variable that answer points to. The error matches ErrProtocol for invalid
+// output, or is a *ProcessError if the process has ended.
 func (p *process) request(line, answer any) error {
 	if err := p.send(line); err != nil {
 		return err
@@ -139,7 +142,8 @@ func (p *process) request(line, answer any) error {
 	return p.decode(answer)
 }
 
-// send writes v to stdin as a line of JSON. If that fails the error is that of exitError.
+// send writes v to the stdin of the process as a line of JSON. If that fails, send waits for the
+// process to exit and returns a *ProcessError.
 func (p *process) send(v any) error {
 	if json.NewEncoder(p.stdin).Encode(v) != nil { // the process does not read any more
 		return p.exitError()
@@ -182,9 +186,10 @@ type serverInfo struct {
 	URLs []string `json:"urls"`
 }
 
-// RunChild runs the second process of a measurement: it reads a job from in, prints results to out, and
-// returns when in or ctx ends, or the job is done. The error matches ErrProtocol for an invalid job, or
-// is that of the job; it is nil if in or ctx ended first. Reading from in continues after it returns.
+// RunChild runs the second process of a measurement. It reads a job, a line of JSON, from in, does
+// the job, and prints its results to out. If in or ctx ends during the job, RunChild ends the job
+// and returns nil. Otherwise the error matches ErrProtocol for an invalid job, or is that of the job
+// or of reading it. A goroutine may go on reading from in after RunChild has returned.
 func RunChild(ctx context.Context, in io.Reader, out io.Writer, catalog Catalog) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -223,10 +228,11 @@ func RunChild(ctx context.Context, in io.Reader, out io.Writer, catalog Catalog)
 	return err
 }
 
-// serve does the job roleServer: it serves pipes until ctx ends or a pipe fails. It prints the usage of
-// this process for each request. If j.Trace is set, it stops at the first request instead, and prints
-// the events of the pipes. The error is that of the first pipe that failed, of listening or closing, or
-// of out.
+// serve does the job roleServer: it listens, prints a serverInfo to out, and serves pipes until ctx
+// ends or a pipe fails. For each request it prints the resource usage of this process. But if
+// j.Trace is true, it closes the pipes at the first request, prints their events, and returns. The
+// error is that of the first pipe that failed, of listening or closing, or of out; it is nil if ctx
+// ended.
 func (j job) serve(ctx context.Context, requests <-chan struct{}, out *json.Encoder) error {
 	var trace *Trace
 	if j.Trace {
@@ -257,8 +263,10 @@ func (j job) serve(ctx context.Context, requests <-chan struct{}, out *json.Enco
 	}
 }
 
-// trips does the job roleTrips. It makes warm-up round trips and waits for a request. Then it makes
-// round trips for the time j.For and prints their durations.
+// trips does the job roleTrips: it opens a pipe to j.URL, makes warm-up round trips, prints an
+// empty object to out, and waits for a request. Then it makes round trips for the time j.For and
+// prints their durations. The error is that of Spec.options, of withClient or of the round trips,
+// that of out, or ctx.Err() if ctx ends before the request.
 func (j job) trips(ctx context.Context, requests <-chan struct{}, out *json.Encoder) error {
 	opts, err := j.Spec.options("bench client", j.catalog)
 	if err != nil {
@@ -299,9 +307,10 @@ type pipeServer struct {
 	memory   arenaPool
 }
 
-// listen starts a server for the pipes of s. It serves them until the caller closes it or ctx ends.
-// Events of the pipes go to trace if that is not nil. The error matches ErrSpec or is that of package
-// pipe.
+// listen starts a server for the pipes of s, which listens on all of its transports and serves each
+// pipe on a goroutine. The caller must call close on the result. When ctx ends, the server accepts
+// no further pipes. Events of the pipes go to trace if that is not nil. The error matches ErrSpec
+// or is that of package pipe.
 func listen(ctx context.Context, s Spec, from Catalog, trace *Trace) (*pipeServer, error) {
 	opts, err := s.options("bench server", from)
 	if err != nil {
@@ -323,8 +332,8 @@ func listen(ctx context.Context, s Spec, from Catalog, trace *Trace) (*pipeServe
 	return l, nil
 }
 
-// anyAddress returns the URL of a transport at which to listen without a conflict with other programs:
-// the system chooses the port or name.
+// anyAddress returns a URL of the transport with that name at which the system chooses the port or
+// name when a listener is opened, so that it is free.
 func anyAddress(transport string) string {
 	if transport == tcpTransport {
 		return "uv://127.0.0.1:0"
@@ -332,8 +341,8 @@ func anyAddress(transport string) string {
 	return transport + "://"
 }
 
-// accept serves every pipe that is opened, each on its own goroutine, and returns when the listener is
-// closed or ctx ends.
+// accept serves every pipe that is opened, each on its own goroutine, and returns when the listener
+// is closed or ctx ends. It aborts a pipe that fails, and sends the first such error to s.failed.
 func (s *pipeServer) accept(ctx context.Context) {
 	for {
 		p, err := s.listener.Accept(ctx)
@@ -352,7 +361,8 @@ func (s *pipeServer) accept(ctx context.Context) {
 	}
 }
 
-// close closes the context and returns its error when all pipes have ended.
+// close closes the listener and all pipes, waits until the goroutines of the server have ended, and
+// returns the error of closing the context. It may be called again.
 func (s *pipeServer) close() error {
 	err := s.context.Close()
 	s.serving.Wait()

@@ -16,7 +16,9 @@ import (
 
 func shell(script string) Program { return Program{Path: "/bin/sh", Args: []string{"-c", script}} }
 
-// The error of a failed process has its standard error output.
+// TestProcessErrors tests the error of Measure if the server's program prints no JSON or no URL,
+// fails, prints nothing, or does not exist. The error of a failed program contains its standard
+// error output.
 func TestProcessErrors(t *testing.T) {
 	for name, c := range map[string]struct{ script, want string }{
 		"no JSON":      {"read job; echo hello; cat", `bench: unexpected answer of the second process: process bench server printed "hello"`},
@@ -61,7 +63,8 @@ func TestPeerOutput(t *testing.T) {
 	require.EqualError(t, err, "process tpbench client: signal: killed")
 }
 
-// If one process was killed and the other lost it, the error is that of the first.
+// TestPeerServerIsKilled tests that if the C++ server is killed, and the client fails because of
+// that, the error is that of the server.
 func TestPeerServerIsKilled(t *testing.T) {
 	script := t.TempDir() + "/peer"
 	text := "#!/bin/sh\nif [ $1 = server ]; then echo uv://127.0.0.1:1; kill -9 $$; else echo EOF >&2; exit 1; fi\n"
@@ -70,8 +73,8 @@ func TestPeerServerIsKilled(t *testing.T) {
 	require.EqualError(t, err, "process tpbench server: signal: killed")
 }
 
-// A parent that is killed closes nothing, but its child ends. The test notices this by the end of the
-// pipe that is the child's stderr, which no other process has.
+// TestChildDiesWithItsParent tests that a server process ends when its parent is killed. It notices
+// the end of the server because the server's stderr, a pipe that no other process has, is closed.
 func TestChildDiesWithItsParent(t *testing.T) {
 	self := child(t)
 	alive, held, err := os.Pipe()

@@ -70,7 +70,8 @@ type Subject interface {
 	Measure(ctx context.Context, s Spec) (*Result, error)
 }
 
-// newResult returns the result of a measurement of s from its samples and the plan of the pipe.
+// newResult returns the result of measuring the subject with s, computed from the samples and the
+// plan of the pipe. The result keeps plan.
 func newResult(subject string, s Spec, plan *pipe.Plan, samples Samples) *Result {
 	s = s.withDefaults()
 	r := &Result{
@@ -104,8 +105,9 @@ func newResult(subject string, s Spec, plan *pipe.Plan, samples Samples) *Result
 	return r
 }
 
-// setRate sets the one-way rates of r, whose sizes, messages and CPU time are set. took is the time of
-// all messages; if it is 0 the rates stay 0.
+// setRate sets the one-way bandwidth, the rate and the CPU time per byte of r from its size,
+// messages and CPU time. took is the time in which all messages were sent; if it is 0 or less,
+// setRate changes nothing.
 func (r *Result) setRate(took time.Duration) {
 	if took <= 0 {
 		return
@@ -118,8 +120,8 @@ func (r *Result) setRate(took time.Duration) {
 	}
 }
 
-// channelOf returns the name of the channel for host memory in a plan or, if there is none, the names
-// of all its channels, separated by commas.
+// channelOf returns the name of the channel in plan between host memory of both ends. If there is
+// none, it returns the names of all channels of plan, separated by commas, or "".
 func channelOf(plan *pipe.Plan) string {
 	if name, ok := plan.Channel(device.CPU(), device.CPU()); ok {
 		return name

@@ -25,8 +25,9 @@ type server struct {
 	allocations []pipe.Allocation
 }
 
-// serve runs the batches that the client of p announces, and closes p when the client has closed it.
-// After any error the caller must abort p.
+// serve runs the batches that the client of p announces, in memory from pool. When the client has
+// closed p, serve closes this end and returns the result of p.Close. If serve returns another error,
+// the caller must abort p.
 func serve(p *pipe.Pipe, pool *arenaPool) error {
 	s := &server{pipe: p, pool: pool}
 	for {
@@ -47,8 +48,9 @@ func serve(p *pipe.Pipe, pool *arenaPool) error {
 	}
 }
 
-// runBatch runs one batch in an arena of the pool. After an error it does not return the arena to the
-// pool, because the pipe may still use it.
+// runBatch runs one batch in the memory of an arena of the pool, and puts the arena back. After an
+// error it does not put the arena back, because the pipe may still use it. The error is that of the
+// allocator or of serveBatch.
 func (s *server) runBatch(c batchCommand) error {
 	s.memory = s.pool.get()
 	if err := s.memory.resize(c.messages, c.size); err != nil {
@@ -66,8 +68,10 @@ func (s *server) runBatch(c batchCommand) error {
 	return nil
 }
 
-// serveBatch serves a batch whose memory is allocated, and compares the bytes of one of kind sink when
-// the client requests that. Bytes that differ are reported to the client and are not an error.
+// serveBatch serves a batch whose memory is allocated: it reports ready to the client, runs the
+// batch, and sends the CPU time used. After a batch of kind sink it also waits for the client's
+// request to compare the bytes, and sends the result. Bytes that differ are reported to the client
+// and are not an error. The error is that of the pipe or of expect.
 func (s *server) serveBatch(c batchCommand) error {
 	before := cpuTime()
 	if err := sendControl(s.pipe, ctlReady); err != nil {
@@ -92,7 +96,8 @@ func (s *server) serveBatch(c batchCommand) error {
 	return sendControl(s.pipe, ctlChecked)
 }
 
-// echo sends each message of a batch back from the memory into which it was read.
+// echo reads each message of a batch and sends it back from the memory into which it was read. It
+// stops at the first error of the pipe and returns it.
 func (s *server) echo(c batchCommand) error {
 	for i := range c.messages {
 		if err := s.readMessageInto(i); err != nil {
@@ -105,7 +110,8 @@ func (s *server) echo(c batchCommand) error {
 	return nil
 }
 
-// readMessageInto reads the next message into the memory for message i.
+// readMessageInto blocks until the next message has arrived, and reads it into the memory of slot i
+// of the batch. The error is that of the pipe.
 func (s *server) readMessageInto(i int) error {
 	in, err := s.pipe.Next(context.Background())
 	if err != nil {
@@ -136,8 +142,9 @@ func (s *server) sentEagerly(c batchCommand) bool {
 	return c.size == 0 || c.named && c.size <= inlineBytes
 }
 
-// sink reads all messages of a batch. If the sender waits for the memory of each message, up to depth
-// messages are read concurrently, as the C++ server does.
+// sink reads all messages of a batch, each into its slot. If the sender waits for the memory of
+// each message, sink reads up to c.depth messages concurrently, as the C++ server does. The error
+// is that of the pipe, or several of them joined.
 func (s *server) sink(c batchCommand) error {
 	if s.sentEagerly(c) {
 		for i := range c.messages {

@@ -73,16 +73,17 @@ const (
 	maxLanes      = 128
 )
 
-// DefaultTrips returns a number of round trips of size bytes that gives stable results in a short time.
-// It is less than DefaultMessages, since one round trip of a large message tells as much as many
-// one-way messages.
+// DefaultTrips returns a number of round trips of messages of size bytes, from 20 to 5,000, that
+// gives stable results in a short time. It is less than DefaultMessages, since one round trip of a
+// large message gives as much information as many one-way messages.
 func DefaultTrips(size int) int { return min(max(256<<20/max(size, 1), 20), 5000) }
 
-// DefaultMessages returns a number of one-way messages of size bytes that gives stable results in a
-// short time.
+// DefaultMessages returns a number of one-way messages of size bytes, from 32 to 20,000, that gives
+// stable results in a short time.
 func DefaultMessages(size int) int { return int(min(max(2<<30/max(int64(size), 1), 32), 20_000)) }
 
-// withDefaults returns s with defaults for the fields that are 0.
+// withDefaults returns s with defaults for Depth, Lanes, Buffers, Data and Idle where these are
+// zero.
 func (s Spec) withDefaults() Spec {
 	s.Depth = cmp.Or(s.Depth, 8)
 	s.Lanes = cmp.Or(s.Lanes, 16)
@@ -92,7 +93,8 @@ func (s Spec) withDefaults() Spec {
 	return s
 }
 
-// Check returns an error that matches ErrSpec if s is invalid.
+// Check returns an error that matches ErrSpec if s is invalid, and nil otherwise. It does not check
+// the names of transports and channels.
 func (s Spec) Check() error {
 	s = s.withDefaults()
 	for what, n := range map[string]int{"round trips": s.RoundTrips, "cold trips": s.ColdTrips, "messages one way": s.OneWay} {
@@ -121,8 +123,8 @@ func (s Spec) Check() error {
 	return nil
 }
 
-// ForPeer returns s with the path that Libtensorpipe measures: PeerTransport and PeerChannel replace
-// Transports and Channels where they are set.
+// ForPeer returns a copy of s with the path that Libtensorpipe measures: PeerTransport and
+// PeerChannel replace Transports and Channels where they are not empty.
 func (s Spec) ForPeer() Spec {
 	if s.PeerTransport != "" {
 		s.Transports = []string{s.PeerTransport}
@@ -133,8 +135,9 @@ func (s Spec) ForPeer() Spec {
 	return s
 }
 
-// batch returns the number of messages between two verifications, each of which has its own memory. It
-// is enough to keep Depth of them in flight for a while, and at most the largest count of the spec.
+// batch returns the number of messages of a batch. Each message of a batch has its own memory, and
+// the bytes are compared after each batch. The number is enough to keep s.Depth messages in flight
+// for a while, and at most the largest count of the spec. s must have its defaults.
 func (s Spec) batch() int {
 	n := max(min(batchBytes/max(s.Size, 1), batchMessages), 2*s.Depth)
 	if longest := max(s.RoundTrips, s.ColdTrips, s.OneWay); longest > 0 {
@@ -143,8 +146,9 @@ func (s Spec) batch() int {
 	return n
 }
 
-// options returns the options of a pipe.Context with that name for the path of s. The error matches
-// ErrSpec if s names an unknown transport or channel.
+// options returns the options of a pipe.Context with that name for the transports, channels and
+// dialect of s. A nil from stands for the default Catalog. The error matches ErrSpec if s names an
+// unknown transport or channel.
 func (s Spec) options(name string, from Catalog) (pipe.Options, error) {
 	p, err := from.profile(s)
 	return pipe.Options{Name: name, Dialect: s.Dialect, Transports: p.Transports, Channels: p.Channels}, err

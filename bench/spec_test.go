@@ -57,7 +57,8 @@ func TestSpecOfLibtensorpipe(t *testing.T) {
 	}
 }
 
-// Every batch of a valid Spec is a valid batchCommand.
+// TestBatchCommandLimits tests that parseBatchCommand accepts the batches of valid Specs, also of
+// the largest ones.
 func TestBatchCommandLimits(t *testing.T) {
 	for _, depth := range []int{1, 8, batchMessages} {
 		for _, size := range []int{0, 1, 1 << 20, maxBatchBytes / (2 * depth)} {
@@ -71,7 +72,8 @@ func TestBatchCommandLimits(t *testing.T) {
 	}
 }
 
-// A batch has no more memory than its messages need.
+// TestBatchIsNoLargerThanNeeded tests the number of messages of a batch for some sizes, and that it
+// does not exceed the number of messages of the Spec.
 func TestBatchIsNoLargerThanNeeded(t *testing.T) {
 	require.Equal(t, 256, Spec{Size: 1 << 20, Depth: 8}.batch())
 	require.Equal(t, 16, Spec{Size: 64 << 20, Depth: 8}.batch())
@@ -123,7 +125,8 @@ func TestCompareAlternates(t *testing.T) {
 	require.Equal(t, []float64{2, 2}, []float64{goValue, peerValue})
 }
 
-// There is no ratio unless both were measured.
+// TestCompareFails tests that Compare returns no result and makes no further measurement after a
+// subject has failed, and that the error names the pair and the subject.
 func TestCompareFails(t *testing.T) {
 	var log []string
 	broken := errors.New("broken")
@@ -152,7 +155,8 @@ func TestPercentiles(t *testing.T) {
 	require.Equal(t, &Percentiles{P50: 0.007, P90: 0.007, P99: 0.007}, percentiles([]time.Duration{7}))
 }
 
-// If one subject lacks the path, only the other one is measured.
+// TestCompareWithOneUnavailable tests that Compare measures only the other subject if one lacks the
+// path, tries the lacking one only once, and fails with ErrPath if both lack the path.
 func TestCompareWithOneUnavailable(t *testing.T) {
 	var log []string
 	none := &PathError{"channel cma", errBroken}

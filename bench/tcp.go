@@ -25,11 +25,14 @@ type TCP struct {
 	Child Program // must call RunChild
 }
 
-// Name returns "tcp".
+// Name returns "tcp", the name of this yardstick in results.
 func (TCP) Name() string { return "tcp" }
 
-// Measure implements Yardstick. It returns nil, nil if the tensors of r did not travel over TCP one
-// way, or are too small or too few to compare.
+// Measure sends the one-way messages of s to a child process over as many plain TCP connections as
+// carried the tensors of r, and returns the result. It returns nil, nil if the tensors of r did not
+// travel over TCP one way, or if s sends messages that are too small, or none. If ctx has ended the
+// error is the cause of ctx. Otherwise it is a *ProcessError, matches ErrProtocol, or is that of
+// starting the process, of the allocator or of a connection.
 func (t TCP) Measure(ctx context.Context, s Spec, r *Result) (*Result, error) {
 	s = s.withDefaults()
 	n := connections(r)
@@ -55,12 +58,12 @@ func (t TCP) Measure(ctx context.Context, s Spec, r *Result) (*Result, error) {
 	return out, nil
 }
 
-// Carries reports whether the one-way tensors of the measurement r were sent over TCP, so that this
-// yardstick applies. In a comparison that may differ between the two subjects.
+// Carries reports whether at least one route of the one-way tensors of the measurement r uses TCP, so
+// that Measure has a number of connections to compare r with.
 func (TCP) Carries(r *Result) bool { return connections(r) > 0 }
 
-// connections returns the number of TCP connections that carried the one-way tensors of the measurement
-// r. It returns 0 if they took another route.
+// connections returns the number of TCP connections that carried the one-way tensors of the
+// measurement r: the largest of its routes, or 0 if no route uses TCP.
 func connections(r *Result) int {
 	most := 0
 	for name := range strings.SplitSeq(r.OneWayRoute, ",") {
@@ -76,8 +79,9 @@ func connections(r *Result) int {
 	return most
 }
 
-// run dials n connections to addr, sends all messages of s over them, and returns the result. It ends
-// early when ctx does.
+// run dials n connections to addr, sends all messages of s over them, closes them, and returns the
+// result. When ctx ends it closes the connections, so that it fails soon. The error is that of the
+// allocator or of a connection.
 func (t TCP) run(ctx context.Context, s Spec, addr string, n int) (*Result, error) {
 	g, err := newConnGroup(s)
 	if err != nil {
@@ -117,14 +121,15 @@ type connGroup struct {
 	closed bool
 }
 
-// newConnGroup returns a group without connections, with memory for a batch of s. The caller must call
-// close. The error is that of the allocator.
+// newConnGroup returns a group without connections, with memory for a batch of s. The caller must
+// call close. The error is that of the allocator; the group must then not be used.
 func newConnGroup(s Spec) (*connGroup, error) {
 	g := &connGroup{spec: s, memory: arena{buffers: s.Buffers}}
 	return g, g.memory.resize(s.batch(), s.Size)
 }
 
-// add adds a connection, which close closes.
+// add adds the connection c to the group, which owns it from then on. If the group is closed
+// already, add closes c.
 func (g *connGroup) add(c net.Conn) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -134,7 +139,8 @@ func (g *connGroup) add(c net.Conn) {
 	}
 }
 
-// close closes all connections, later ones included.
+// close closes all connections of the group, and has add close those that come later. It may be
+// called again.
 func (g *connGroup) close() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -144,8 +150,9 @@ func (g *connGroup) close() {
 	}
 }
 
-// each calls work concurrently for all connections and returns the errors joined. k is the index of the
-// connection c.
+// each calls work concurrently for all connections, with the index and the connection, and waits
+// for all calls. It returns their errors joined, or nil. No connection may be added until each has
+// returned.
 func (g *connGroup) each(work func(k int, c net.Conn) error) error {
 	var working sync.WaitGroup
 	errs := make([]error, len(g.conns))
@@ -156,14 +163,16 @@ func (g *connGroup) each(work func(k int, c net.Conn) error) error {
 	return errors.Join(errs...)
 }
 
-// stripe returns the part of message i that connection k carries: the memory itself, not a copy.
+// stripe returns the part of message i that connection k carries. It shares the memory of the
+// message.
 func (g *connGroup) stripe(i, k int) []byte {
 	p, n := g.memory.slot(i), len(g.conns)
 	return p[len(p)*k/n : len(p)*(k+1)/n]
 }
 
-// sendAll sends all batches of the spec and waits until the server has read them. It returns the time,
-// and the CPU time of both processes, for all batches but the first, which is a warm-up.
+// sendAll sends all batches of the spec and waits until the server has read them. It returns the
+// time, and the CPU time of both processes, for all batches but the first, which is a warm-up. It
+// stops at the first batch that fails, and returns the error of send.
 func (g *connGroup) sendAll() (took, cpu time.Duration, err error) {
 	var since time.Duration // the server's CPU time at the end of the previous batch
 	for i, n := range g.spec.batchSizes() {
@@ -181,8 +190,9 @@ func (g *connGroup) sendAll() (took, cpu time.Duration, err error) {
 	return took, cpu, nil
 }
 
-// send sends a batch of n messages and waits until the server has read it. It returns the CPU time that
-// the server process has used since its start. The error is that of the connections.
+// send sends a batch of n messages and waits until the server has read it. It returns the CPU time
+// that the server process has used since its start, as the server reports it. The error joins those
+// of the connections; with an error the CPU time has no meaning.
 func (g *connGroup) send(n int) (serverCPU time.Duration, err error) {
 	used := make([]time.Duration, len(g.conns))
 	err = g.each(func(k int, c net.Conn) error {
@@ -202,9 +212,9 @@ func (g *connGroup) send(n int) (serverCPU time.Duration, err error) {
 	return serverCPU, err
 }
 
-// CongestionControl returns the system's algorithm for new TCP connections, or "" if it is unknown.
-// The speed of one connection of a C++ peer depends on it, also within a machine; uv chooses
-// another one there.
+// CongestionControl returns the name of the system's congestion control for new TCP connections,
+// such as "cubic", or "" if it is unknown. The speed of one connection of a C++ peer depends on it,
+// also within a machine; the transport uv chooses another one there.
 func CongestionControl() string {
 	name, err := os.ReadFile("/proc/sys/net/ipv4/tcp_congestion_control")
 	if err != nil {
@@ -213,10 +223,10 @@ func CongestionControl() string {
 	return strings.TrimSpace(string(name))
 }
 
-// receive runs the server of the yardstick TCP. It listens, prints its serverInfo to out, accepts the
-// connections and reads all batches. After each batch it sends its CPU time on every connection. It
-// then blocks until ctx ends, and returns nil. The error matches ErrProtocol or is that of a
-// connection.
+// receive runs the server of the yardstick TCP. It listens, prints its serverInfo to out, accepts
+// the connections and reads all batches. After each batch it sends its CPU time on every
+// connection. It then blocks until ctx ends, and returns nil. The error matches ErrProtocol, or is
+// that of listening, of the allocator, of out or of a connection.
 func (j job) receive(ctx context.Context, out *json.Encoder) error {
 	if j.Connections < 1 || j.Connections > maxLanes {
 		return fmt.Errorf("%w: %d connections", ErrProtocol, j.Connections)
@@ -253,9 +263,10 @@ func (j job) receive(ctx context.Context, out *json.Encoder) error {
 	return nil
 }
 
-// read reads all batches from connection c and replies to each with the CPU time of this process. The
-// first byte that c carries is its number; the order in which connections were accepted does not
-// matter. The error matches ErrProtocol for a wrong number, or is that of c.
+// read reads all batches from the connection c into the group's memory, and replies to each with
+// the CPU time of this process. The first byte that arrives on c is the index of its part of each
+// message: so connections may be accepted in any order. The error matches ErrProtocol for a wrong
+// index, or is that of c.
 func (g *connGroup) read(_ int, c net.Conn) error {
 	var first [1]byte
 	if _, err := io.ReadFull(c, first[:]); err != nil {

@@ -50,7 +50,8 @@ type traceEvent struct {
 	Args     map[string]any `json:"args,omitempty"`
 }
 
-// newEnd returns a traceEnd for one measurement.
+// newEnd registers one end of a measurement with t and returns it. name is "client" or "server".
+// The end adds at most limit events to t.
 func (t *Trace) newEnd(name string, limit int) *traceEnd {
 	end := &traceEnd{trace: t, name: name, limit: limit}
 	t.mu.Lock()
@@ -59,8 +60,9 @@ func (t *Trace) newEnd(name string, limit int) *traceEnd {
 	return end
 }
 
-// add adds e, an event of the pipe id, or counts it if there are limit events. It sets the fields of e
-// for the process, the end, the pipe and the start.
+// add appends e, an event of the pipe id that began at start, to the trace. If this end has added
+// t.limit events already, add only counts e as left out. It sets the fields of e for the process,
+// the end, the pipe and the start. The trace keeps e.Args.
 func (t *traceEnd) add(id pipe.PipeID, start time.Time, e traceEvent) {
 	e.PID, e.End, e.Pipe, e.Start = os.Getpid(), t.name, id.Number, start.UnixNano()
 	t.trace.mu.Lock()
@@ -76,15 +78,17 @@ func (t *traceEnd) add(id pipe.PipeID, start time.Time, e traceEvent) {
 	t.leftOut++
 }
 
-// merge adds the events of another process's snapshot, which are bounded there.
+// merge appends events, the snapshot of another process's trace, to t without a limit. t keeps
+// their Args.
 func (t *Trace) merge(events []traceEvent) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.events = append(t.events, events...)
 }
 
-// snapshot returns the events so far. For each end that left events out it has one more, at the time of
-// the first one left out.
+// snapshot returns a copy of the events so far, in the order in which they were added. For each end
+// that left events out it appends an event with their number, at the time of the first one. The
+// Args are shared with t.
 func (t *Trace) snapshot() []traceEvent {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -100,8 +104,9 @@ func (t *Trace) snapshot() []traceEvent {
 	return events
 }
 
-// of returns the functions that add the events of one end, "client" or "server", of a measurement. It
-// returns nil if t is nil.
+// of returns the functions for pipe.Options.Events that add events of pipes to t, up to
+// maxTraceEvents. name is the end of the measurement, "client" or "server". If t is nil, of returns
+// nil.
 func (t *Trace) of(name string) *pipe.Events {
 	if t == nil {
 		return nil
@@ -170,8 +175,9 @@ type laneKey struct {
 }
 
 // WriteTo writes all events as an array in Chrome's Trace Event Format, which chrome://tracing and
-// Perfetto load, and returns the number of bytes written. Times are by the wall clock, from the first
-// event on. Messages that overlap are shown in several threads.
+// Perfetto load. Times are by the wall clock, relative to the first event. Messages that overlap
+// are shown in several threads. It returns the number of bytes and the first error; after an error
+// the number may include bytes that were not written to w.
 func (t *Trace) WriteTo(w io.Writer) (int64, error) {
 	events := t.snapshot()
 	slices.SortStableFunc(events, func(a, b traceEvent) int { return cmp.Compare(a.Start, b.Start) })

@@ -16,8 +16,8 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
 
-// Messages that overlap are in different threads, and one after another in the same. Every event has
-// its error, budget or reason.
+// TestTraceIsWritten tests the events that WriteTo writes: messages that overlap are in different
+// threads, one after another in the same, and every event has its error, budget or reason.
 func TestTraceIsWritten(t *testing.T) {
 	var trace Trace
 	events := trace.of("client")
@@ -65,7 +65,8 @@ func TestTraceIsWritten(t *testing.T) {
 	}
 }
 
-// Each end of each measurement has a limit of its own. One event has the number of those left out.
+// TestTraceLeavesEventsOut tests that each end of each measurement has a limit of its own for
+// events, and that the snapshot has one event with the number of those left out.
 func TestTraceLeavesEventsOut(t *testing.T) {
 	var server, trace Trace
 	start := time.Now()
@@ -109,7 +110,8 @@ func TestTraceLeavesEventsOut(t *testing.T) {
 	require.Equal(t, []any{"i", 3.0}, []any{all[i].Phase, all[i].Time})
 }
 
-// Idle ignores the trace: the server answers requests for its usage.
+// TestIdleIgnoresTrace tests that Idle succeeds if Go.Trace is set, and adds no events to the
+// trace.
 func TestIdleIgnoresTrace(t *testing.T) {
 	trace := &Trace{}
 	_, err := Go{Child: child(t), Trace: trace}.Idle(t.Context(), uvBasic(pipe.DialectNative), 1, time.Millisecond)
@@ -117,7 +119,8 @@ func TestIdleIgnoresTrace(t *testing.T) {
 	require.Empty(t, trace.snapshot())
 }
 
-// A trace without events is an empty array, and a nil one collects nothing.
+// TestTraceIsEmpty tests that WriteTo writes an empty array for a trace without events, and that a
+// nil trace provides no functions for events.
 func TestTraceIsEmpty(t *testing.T) {
 	var text bytes.Buffer
 	_, err := new(Trace).WriteTo(&text)
@@ -126,7 +129,8 @@ func TestTraceIsEmpty(t *testing.T) {
 	require.Nil(t, (*Trace)(nil).of("client"))
 }
 
-// A trace has the events of both ends, whether they are in one process or in two.
+// TestTraceOfMeasurement tests that a trace has the events of both ends of a measurement, in one
+// process and in two.
 func TestTraceOfMeasurement(t *testing.T) {
 	for name, oneProcess := range map[string]bool{"two processes": false, "one process": true} {
 		t.Run(name, func(t *testing.T) {

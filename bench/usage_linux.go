@@ -7,7 +7,7 @@ import (
 	"syscall"
 )
 
-// residentBytes returns the resident memory of this process, 0 if unknown.
+// residentBytes returns the resident memory of this process in bytes, or 0 if it is unknown.
 func residentBytes() int {
 	text, err := os.ReadFile("/proc/self/statm")
 	if err != nil {
@@ -20,14 +20,15 @@ func residentBytes() int {
 	return resident * os.Getpagesize()
 }
 
-// pageBytes returns the bytes of this process's resident pages and page tables. A page that n processes
-// have mapped counts as an n-th of it, so that the results of several processes can be added.
+// pageBytes returns the bytes of this process's resident pages and page tables. Of a page that n
+// processes have mapped, it counts an n-th part, so that the results of several processes can be
+// added. A number that the system does not report counts as 0.
 func pageBytes() int {
 	return kibibytes("/proc/self/smaps_rollup", "Pss:") + kibibytes("/proc/self/status", "VmPTE:")
 }
 
-// kibibytes returns the size that the file at path gives in KiB, in the line that begins with name. The
-// result is in bytes. It is 0 if there is no such line or file.
+// kibibytes reads a size in KiB from the first line of the file at path that begins with name, and
+// returns the size in bytes. It returns 0 if there is no such line or file.
 func kibibytes(path, name string) int {
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -44,7 +45,8 @@ func kibibytes(path, name string) int {
 	return 0
 }
 
-// descriptors returns the number of file descriptors that this process has open, 0 if unknown.
+// descriptors returns the number of file descriptors that this process has open, or 0 if it is
+// unknown.
 func descriptors() int {
 	list, err := os.ReadDir("/proc/self/fd")
 	if err != nil {
@@ -53,9 +55,9 @@ func descriptors() int {
 	return len(list) - 1
 }
 
-// sharedBytes returns mapped, the size of all mappings of package shm's segments in this process, and
-// pages, the bytes of their files that have pages, touched or preallocated. Both are 0 if unknown;
-// pages is also 0 without the permission to read it.
+// sharedBytes returns two sizes in bytes: mapped is that of all mappings of package shm's segments
+// in this process, and pages that of the memory pages which the files of the segments have, touched
+// or preallocated. Both are 0 if unknown; pages is also 0 without the permission to read it.
 func sharedBytes() (mapped, pages int) {
 	text, err := os.ReadFile("/proc/self/maps")
 	if err != nil {
@@ -86,7 +88,7 @@ func sharedBytes() (mapped, pages int) {
 
 const blockBytes = 512 // of stat, whatever the file system
 
-// threads returns the number of threads of this process, 0 if unknown.
+// threads returns the number of threads of this process, or 0 if it is unknown.
 func threads() int {
 	list, err := os.ReadDir("/proc/self/task")
 	if err != nil {

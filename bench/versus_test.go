@@ -12,11 +12,11 @@ import (
 // versusPairs is the minimum number of pairs of runs for a ratio.
 const versusPairs = 5
 
-// BenchmarkVersusLibtensorpipe measures the native dialect and the C++ library alternately on the same
-// path: one operation is five pairs of measurements. Ratios are medians over the pairs of this
+// BenchmarkVersusLibtensorpipe measures the native dialect and the C++ library alternately on the
+// same path: one operation is five pairs of measurements. Ratios are medians over the pairs of this
 // library's figure divided by the other's. One-sided copies of large tensors are also compared with
-// the other library's rings, its best path for them. Tensors of 256 MiB, which take minutes, are left
-// to tpipe bench.
+// the other library's rings, its best path for them. Tensors of 256 MiB, which take minutes, are
+// left to tpipe bench.
 func BenchmarkVersusLibtensorpipe(b *testing.B) {
 	err := Libtensorpipe{}.Build()
 	if errors.Is(err, errors.ErrUnsupported) {

@@ -17,18 +17,19 @@ type Yardstick interface {
 	Measure(ctx context.Context, s Spec, r *Result) (*Result, error)
 }
 
-// Yardsticks returns all yardsticks. child describes how to start this program so that it calls
-// RunChild, as in Go.
+// Yardsticks returns all yardsticks. child is the program that a yardstick starts if it needs a
+// second process; the program must call RunChild.
 func Yardsticks(child Program) []Yardstick { return []Yardstick{Memcpy{}, TCP{child}} }
 
 // yardstickSize is a size from which the cost per byte exceeds that per message.
 const yardstickSize = 64 << 10
 
-// hasYardstick reports whether s sends enough bytes one way to be compared with a yardstick.
+// hasYardstick reports whether s sends messages one way that are large enough, from 64 KiB, to be
+// compared with a yardstick.
 func (s Spec) hasYardstick() bool { return s.Size >= yardstickSize && s.OneWay > 0 }
 
-// batchSizes returns the numbers of messages of the one-way batches in order. The first batch is a
-// warm-up and is not part of the OneWay messages.
+// batchSizes returns the number of messages of each one-way batch, in order. The first batch is a
+// warm-up; the sum of the others is s.OneWay. s must have its defaults.
 func (s Spec) batchSizes() []int {
 	out := []int{min(s.OneWay, s.batch())}
 	for remaining := s.OneWay; remaining > 0; remaining -= s.batch() {
@@ -37,8 +38,8 @@ func (s Spec) batchSizes() []int {
 	return out
 }
 
-// newYardstickResult returns the result of a yardstick that has moved the one-way messages of s in the
-// time took, with the CPU time cpu.
+// newYardstickResult returns the result of the yardstick with that name, which has moved the
+// one-way messages of s in the time took and has used the CPU time cpu.
 func newYardstickResult(name string, s Spec, took, cpu time.Duration) *Result {
 	r := &Result{
 		Subject: name, SizeBytes: s.Size, Named: s.Named, Buffers: s.Buffers, Depth: s.Depth,
@@ -51,10 +52,12 @@ func newYardstickResult(name string, s Spec, took, cpu time.Duration) *Result {
 // Memcpy is the Yardstick of Go's copy from the memory of one message to that of another, on one core.
 type Memcpy struct{}
 
-// Name returns "memcpy".
+// Name returns "memcpy", the name of this yardstick in results.
 func (Memcpy) Name() string { return "memcpy" }
 
-// Measure implements Yardstick. It returns nil, nil if the tensors are too small or too few to compare.
+// Measure copies the one-way messages of s from one memory to another on this goroutine, compares
+// the copies, and returns the result. It returns nil, nil if s sends messages that are too small to
+// compare, or none. The error is that of the allocator, matches ErrCorrupt, or is the cause of ctx.
 func (m Memcpy) Measure(ctx context.Context, s Spec, _ *Result) (*Result, error) {
 	s = s.withDefaults()
 	if !s.hasYardstick() {

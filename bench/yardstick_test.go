@@ -8,17 +8,19 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// heavy is a spec with enough bytes for yardsticks.
+// heavy returns a Spec with enough bytes for yardsticks, 150 messages of 100,001 bytes, and three
+// lanes.
 func heavy() Spec {
 	s := small(100_001, true).withDefaults()
 	s.OneWay, s.Lanes = 150, 3
 	return s
 }
 
-// on returns a result of a pipe with the given path.
+// on returns a Result of a pipe over that transport whose one-way tensors took that route.
 func on(transport, route string) *Result { return &Result{Transport: transport, OneWayRoute: route} }
 
-// onLanes returns a result of a pipe with the given path and number of lanes.
+// onLanes returns a Result of a pipe over that transport whose one-way tensors took that route,
+// with that number of connections.
 func onLanes(transport, route string, lanes int) *Result {
 	r := on(transport, route)
 	r.Connections = lanes
@@ -73,7 +75,8 @@ func TestTCP(t *testing.T) {
 	}
 }
 
-// The received bytes are those sent, in each stripe of each message.
+// TestTCPCarriesTheBytes tests that the receiving end of the yardstick TCP has the bytes that were
+// sent, in the part of each message that each connection carries.
 func TestTCPCarriesTheBytes(t *testing.T) {
 	s := heavy()
 	s.OneWay = 7
@@ -100,7 +103,8 @@ func TestTCPCarriesTheBytes(t *testing.T) {
 	require.NoError(t, g.memory.check(7, 1), "the batch that counts")
 }
 
-// Yardsticks that would not be comparable are omitted.
+// TestYardsticksThatDoNotApply tests that Measure of a yardstick returns nil, nil for messages that
+// are too small or none, and that of TCP also if no tensor was sent over TCP.
 func TestYardsticksThatDoNotApply(t *testing.T) {
 	for _, y := range Yardsticks(shell("exit 1")) {
 		for _, spoil := range []func(*Spec){

@@ -13,16 +13,18 @@ import (
 
 // Channel moves tensors between the two ends of a pipe, in both directions at once. A Send of one end
 // matches the Recv of the other end that has the same id. Both ends know the length of the tensor from
-// the descriptor of the message. How ids are assigned depends on the dialect of the pipe, see [Link].
+// the descriptor of the message. Host memory may consist of several segments, in different ways at
+// the two ends. How ids are assigned depends on the dialect of the pipe, see [Link].
 //
 // In the compatible dialect ids count up from 0, separately for each direction: the k-th Send matches
 // the k-th Recv. In the native dialect an id is unique within the channel, including both directions,
 // and ids come in any order and with gaps; Send and Recv may come in either order, and a Recv may come
 // long before or after another with a lower id.
 //
-// The pipe calls Send sequentially, and Recv likewise; Abort and Close may be called concurrently at
-// any time. The pipe handles empty tensors itself, but Send and Recv accept them: they send nothing,
-// and complete without error while the channel has not ended.
+// The pipe calls Send sequentially, and Recv likewise. A Recv may come before the peer's Send, in both
+// dialects. Abort and Close may be called concurrently at any time. The pipe handles empty tensors
+// itself, but Send and Recv accept them: they send nothing, and complete without error while the
+// channel has not ended.
 //
 // Each transfer calls done exactly once, whatever its outcome, and never from within Send, Recv or
 // Abort, so that the caller may hold a lock that done takes. Until done is called the memory belongs to
@@ -52,8 +54,9 @@ type Channel interface {
 	Abort(id uint64, cause error)
 
 	// Close ends all transfers with cause, and closes the link. It returns the error of closing the
-	// link, after every done has been called and all goroutines of the channel have ended. The caller
-	// must not hold a lock that done takes. A further Close waits for the same and has no other effect.
+	// link, after every done has been called and all goroutines of the channel have ended. Transfers
+	// that begin later fail with an error that matches cause. The caller must not hold a lock that done
+	// takes. A further Close waits for the same and has no other effect.
 	Close(cause error) error
 }
 
@@ -64,19 +67,23 @@ type Factory interface {
 	Viable() error
 
 	// DeviceDescriptors returns, for each local device that the channel serves, what a peer must know
-	// to decide whether the two can communicate. The map is sent to the peer.
+	// to decide whether the two can communicate. The map is sent to the peer. It has at least one device
+	// and no empty text, and is the same at each call; the caller may change it.
 	DeviceDescriptors() map[device.Device]string
 
 	// CanCommunicate reports whether devices with these descriptors can exchange tensors. It must not
-	// trust the remote descriptor and must be symmetric, since both ends decide.
+	// trust the remote descriptor and must be symmetric, since both ends decide. It returns false for a
+	// text that no channel of this kind sends.
 	CanCommunicate(local, remote string) bool
 
 	// Connections returns the number of connections that a channel needs from its pipe: transport
-	// connections in the compatible dialect, streams of one session in the native one.
+	// connections in the compatible dialect, of which there is at least one, and streams of one session
+	// in the native one.
 	Connections(native bool) int
 
 	// New returns this end of a channel over link. ctx bounds the call only. The end owns the
-	// connections and the Host of link. If New fails, it has closed them.
+	// connections and the Host of link. If New fails, it has closed them. It fails if link has not as many
+	// connections as the channel needs, see [CheckLink].
 	New(ctx context.Context, link Link, role Role) (Channel, error)
 }
 
@@ -137,8 +144,8 @@ type Link struct {
 	// Abort, when the channel can move no more tensors for a reason other than its own Close: the peer
 	// has closed or failed, the peer broke the protocol, or an Abort required closing the channel. The
 	// error matches io.EOF if the peer closed between two transfers, and ErrProtocol if it broke the
-	// protocol. Transfers in progress still complete through done, successfully if the peer had sent
-	// all their bytes. They may wait for Host; Close ends them all. Broken does not block, calls
+	// protocol. Transfers that begin later fail with an error that matches the same one. Transfers in
+	// progress still complete through done, successfully if the peer had sent all their bytes. They may wait for Host; Close ends them all. Broken does not block, calls
 	// nothing of the channel, and is never nil.
 	Broken func(error)
 

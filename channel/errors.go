@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/tensorpipe-go/tensorpipe/internal/errtext"
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
 
@@ -58,7 +59,7 @@ func (e *LengthError) Error() string {
 	return fmt.Sprintf("peer sends %d bytes where %d were announced", e.Got, e.Want)
 }
 
-// Is makes the error match ErrProtocol.
+// Is reports whether target is ErrProtocol, so that the error matches it with errors.Is.
 func (e *LengthError) Is(target error) bool { return target == ErrProtocol }
 
 // LinkError reports that a [Link] has the wrong number of connections: Got, where the channel needs
@@ -72,15 +73,17 @@ func (e *LinkError) Error() string {
 }
 
 // CheckLink returns nil if l has want connections, the number that the channel needs. Otherwise it
-// closes l with [CloseLink] and returns an error that matches a [*LinkError].
+// closes l with [CloseLink] and returns an error that matches a [*LinkError], joined with the error
+// of closing l, if any.
 func CheckLink(l Link, want int) error {
 	if len(l.Conns) == want {
 		return nil
 	}
-	return errors.Join(&LinkError{Want: want, Got: len(l.Conns)}, CloseLink(l))
+	return errtext.Join(&LinkError{Want: want, Got: len(l.Conns)}, CloseLink(l))
 }
 
-// CloseLink closes the connections of l and, if there is one, Host. It returns their errors, joined.
+// CloseLink closes l.Host, if it is not nil, and all connections of l, even if closing one fails.
+// It returns their errors joined, or nil.
 func CloseLink(l Link) error {
 	var errs []error
 	if l.Host != nil {
@@ -89,5 +92,5 @@ func CloseLink(l Link) error {
 	for _, c := range l.Conns {
 		errs = append(errs, c.Close())
 	}
-	return errors.Join(errs...)
+	return errtext.Join(errs...)
 }

@@ -15,7 +15,8 @@ type region int
 
 func (r region) Len() int { return int(r) }
 
-// split divides data into segments of the given sizes; the last segment has the remaining bytes.
+// split returns data divided into segments of the given sizes, followed by one segment with the
+// remaining bytes, which may be empty. The segments share the memory of data.
 func split(data []byte, sizes ...int) [][]byte {
 	var out [][]byte
 	for _, n := range sizes {
@@ -91,7 +92,8 @@ func TestZeroBuffer(t *testing.T) {
 	require.Zero(t, b.Slice(0, 0).Len())
 }
 
-// Every range of the same bytes in every layout.
+// Slice returns the right bytes for every range of host memory in different divisions into
+// segments, also when a slice is sliced again.
 func TestSliceOfSegments(t *testing.T) {
 	data := numbered(9)
 	for _, sizes := range [][]int{{}, {4}, {0, 4}, {1, 0, 3, 0}, {3, 3}, {1, 1, 1, 1, 1, 1, 1, 1}} {
@@ -110,7 +112,8 @@ func TestSliceOfSegments(t *testing.T) {
 	}
 }
 
-// An append to a segment does not overwrite later bytes.
+// The capacity of each segment of a slice equals its length, so that an append does not overwrite
+// later bytes.
 func TestSliceCutsCapacity(t *testing.T) {
 	data := numbered(8)
 	for _, b := range []device.Buffer{device.Bytes(data), device.Host(data[:2], data[2:])} {

@@ -61,7 +61,8 @@ func TestCPUMisuse(t *testing.T) {
 	require.Equal(t, device.LengthError{Dst: 4, Src: 5}, *length)
 }
 
-// The segments of the two buffers end at different offsets.
+// Host memory is copied correctly if the segments of source and destination end at different
+// offsets. Empty buffers can be copied.
 func TestCopyBetweenSegments(t *testing.T) {
 	layouts := [][]int{{}, {4}, {0, 3, 0, 3}, {1, 1, 1}, {8, 1}}
 	for _, to := range layouts {

@@ -1,8 +1,8 @@
 // Package device identifies where tensor memory is and when it is valid.
 //
 // A [Device] names a memory device: a kind ("cpu", "cuda", or one of a third party) and an index. A
-// [Buffer] is memory on a device plus the [Stream] on which the memory is valid. An application lists
-// the [Kind] values that it uses; this package has no registry.
+// [Buffer] is memory on a device plus the [Stream] on which the memory is valid. An application
+// lists the [Kind] values that it uses; this package has no registry.
 package device
 
 import (
@@ -15,17 +15,17 @@ import (
 // KindCPU is the kind of ordinary host memory.
 const KindCPU = "cpu"
 
-// Device names one memory device. The zero Device names none: as the target of a tensor it means that
-// the receiver chooses.
+// Device names one memory device. The zero Device names none: as the target of a tensor it means
+// that the receiver chooses.
 type Device struct {
 	Kind  string
 	Index int
 }
 
-// CPU returns the device of host memory, which every process has.
+// CPU returns cpu:0, the device of host memory, which every process has.
 func CPU() Device { return Device{Kind: KindCPU} }
 
-// IsZero reports whether d names no device.
+// IsZero reports whether d is the zero Device, which names no device.
 func (d Device) IsZero() bool { return d == Device{} }
 
 // String returns d as kind:index, or "any" for the zero Device.
@@ -36,9 +36,9 @@ func (d Device) String() string {
 	return d.Kind + ":" + strconv.Itoa(d.Index)
 }
 
-// Parse parses a device of the form kind:index, which [Device.String] returns; it rejects "any". A
-// missing index means 0. The index must fit into the int32 of TensorPipe's protocol. The error is a
-// [*ParseError].
+// Parse returns the device that s names in the form kind:index, as in "cpu:0". A text without a
+// colon is a kind, with the index 0. The index must be a decimal number from 0 to 2147483647. If s
+// has another form, no kind, or the kind "any", Parse returns the zero Device and a [*ParseError].
 func Parse(s string) (Device, error) {
 	kind, index, found := strings.Cut(s, ":")
 	if kind == "" || kind == "any" {
@@ -54,11 +54,13 @@ func Parse(s string) (Device, error) {
 	return Device{Kind: kind, Index: int(n)}, nil
 }
 
-// MarshalText returns the form of String, as in "cpu:0" or "any", also for JSON. The error is nil.
+// MarshalText implements [encoding.TextMarshaler], also for JSON. It returns d.String() as new
+// bytes, for example "cpu:0", or "any" for the zero Device. The error is always nil.
 func (d Device) MarshalText() ([]byte, error) { return []byte(d.String()), nil }
 
-// UnmarshalText sets d to the device that text names, in the form of MarshalText; "any" is the zero
-// Device. The error is a [*ParseError]; d is the zero Device then.
+// UnmarshalText implements [encoding.TextUnmarshaler], also for JSON. It sets d to the device that
+// text names: the zero Device for "any", and otherwise the result of [Parse]. The error is a
+// [*ParseError]; d is then the zero Device. It does not retain text.
 func (d *Device) UnmarshalText(text []byte) (err error) {
 	if string(text) == "any" {
 		*d = Device{}
@@ -68,8 +70,8 @@ func (d *Device) UnmarshalText(text []byte) (err error) {
 	return err
 }
 
-// Errors about the use of a kind. They are wrapped with the call and the devices; test for them with
-// [errors.Is].
+// Errors about the use of a kind. They are wrapped with the call and the devices; test for them
+// with [errors.Is].
 var (
 	// ErrDevice: the kind has no such device, see Kind.Devices.
 	ErrDevice = errors.New("no such device of this kind")

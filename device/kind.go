@@ -4,8 +4,8 @@ import (
 	"context"
 )
 
-// Memory is one contiguous region that the host cannot address, such as GPU memory. Each kind has its
-// own implementation, which the channels of that kind know.
+// Memory is one contiguous region that the host cannot address, such as GPU memory. Each kind has
+// its own implementation, which the channels of that kind know.
 type Memory interface {
 	// Len returns the size of the region in bytes.
 	Len() int
@@ -34,14 +34,16 @@ type Kind interface {
 
 	// Copy enqueues a copy of src to dst on dst's stream, after the work that src's stream holds at
 	// present, and makes src's stream wait for the copy. One of the buffers may be host memory, the
-	// other must be of this kind. The lengths must be equal. If neither buffer has a stream the copy is
-	// complete when Copy returns. Host memory must not be changed until the copy is complete in stream
-	// order. The error is ErrMemory, ErrStream or a LengthError; then nothing has been enqueued.
+	// other must be of this kind. The lengths must be equal. If neither buffer has a stream the
+	// copy is complete when Copy returns. Host memory must not be changed until the copy is
+	// complete in stream order. The error is ErrMemory, ErrStream or a LengthError; then nothing
+	// has been enqueued.
 	Copy(dst, src Buffer) error
 }
 
-// Stream is an ordered queue of work on one device. Work runs after everything that was enqueued on the
-// same stream before; work on two streams is unordered until one waits for an [Event] of the other.
+// Stream is an ordered queue of work on one device. Work runs after everything that was enqueued on
+// the same stream before; work on two streams is unordered until one waits for an [Event] of the
+// other.
 //
 // All methods may be called from any goroutine. Only Synchronize blocks the caller on device work.
 type Stream interface {
@@ -51,8 +53,8 @@ type Stream interface {
 	// Record returns an event that completes when all work enqueued so far has completed.
 	Record() (Event, error)
 
-	// Wait delays work enqueued after this call until ev has completed. The event may belong to another
-	// device or kind.
+	// Wait delays work enqueued after this call until ev has completed. The event may belong to
+	// another device or kind.
 	Wait(ev Event) error
 
 	// Synchronize blocks the host until all work enqueued so far has completed, and returns the error
@@ -60,11 +62,11 @@ type Stream interface {
 	Synchronize(ctx context.Context) error
 }
 
-// Event marks a position in a stream. It completes when all work enqueued before it has completed or
-// failed. All methods may be called from any goroutine.
+// Event marks a position in a stream. It completes when all work enqueued before it has completed
+// or failed. All methods may be called from any goroutine.
 type Event interface {
-	// Done reports, without blocking, whether the work before the event has completed, and the error of
-	// that work.
+	// Done reports, without blocking, whether the work before the event has completed, and the
+	// error of that work.
 	Done() (bool, error)
 
 	// Synchronize blocks the host until the event completes, and returns the error of the work before
@@ -74,18 +76,18 @@ type Event interface {
 
 type streamsKey struct{}
 
-// streamEntry is the stream for new work on one device. It stores the device so that a lookup calls no
-// method.
+// streamEntry is the stream for new work on one device. It stores the device so that a lookup calls
+// no method.
 type streamEntry struct {
 	device Device
 	stream Stream
 }
 
-// WithStream returns a context in which new work on the device of s goes to s. Streams of other devices
-// in ctx stay in effect. A nil stream, as returned by a kind without streams, changes nothing.
+// WithStream returns a context derived from ctx in which new work on the device of s goes to the
+// stream s. It replaces a stream of the same device in ctx; streams of other devices stay in
+// effect. If s is nil, as a kind without streams returns it, WithStream returns ctx.
 //
-// Only calls that create work read the context: tensor operations and calls of the agent. Pipes and
-// channels use the stream of the [Buffer].
+// Pipes and channels do not read the context: they use the stream of the [Buffer].
 func WithStream(ctx context.Context, s Stream) context.Context {
 	if s == nil {
 		return ctx
@@ -100,8 +102,8 @@ func WithStream(ctx context.Context, s Stream) context.Context {
 	return context.WithValue(ctx, streamsKey{}, set)
 }
 
-// StreamFrom returns the stream of ctx for new work on d, or nil, which stands for the default stream
-// of the kind.
+// StreamFrom returns the stream that [WithStream] has set in ctx for new work on d. If there is
+// none it returns nil, which stands for the default stream of the kind.
 func StreamFrom(ctx context.Context, d Device) Stream {
 	for _, c := range streamsOf(ctx) {
 		if c.device == d {
@@ -111,9 +113,9 @@ func StreamFrom(ctx context.Context, d Device) Stream {
 	return nil
 }
 
-// streamsOf returns the streams of all devices in ctx, nil if there are none. They are in one value of
-// the context, so that the cost of a lookup does not grow with each WithStream. The slice must not be
-// changed.
+// streamsOf returns the streams of all devices that WithStream has set in ctx, or nil if there are
+// none. They are in one value of the context, so that a lookup does not become slower with each
+// WithStream. The slice is shared and must not be changed.
 func streamsOf(ctx context.Context) []streamEntry {
 	set, _ := ctx.Value(streamsKey{}).([]streamEntry)
 	return set

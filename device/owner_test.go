@@ -9,7 +9,8 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/device"
 )
 
-// owned returns a buffer whose owner closes gone when it becomes unreachable.
+// owned returns a buffer of the memory of b with a new owner, and a channel that is closed when the
+// owner has become unreachable and was collected.
 func owned(b device.Buffer) (device.Buffer, <-chan struct{}) {
 	// An object without pointers could share its block, and its end, with others.
 	owner, gone := new(*int), make(chan struct{})
@@ -46,7 +47,8 @@ func TestBufferKeepsOwner(t *testing.T) {
 	}
 }
 
-// A copy in progress is the last reference to both buffers.
+// A HostCopy that is not finished keeps the owners of both its buffers reachable, and a dropped one
+// does not.
 func TestHostCopyKeepsOwners(t *testing.T) {
 	c, gone := ownedCopy(t)
 	for range 3 {
@@ -66,7 +68,8 @@ func TestHostCopyKeepsOwners(t *testing.T) {
 	<-gone[1]
 }
 
-// ownedCopy returns a copy that is the only reference to its buffers.
+// ownedCopy returns a HostCopy of 8 bytes that holds the only references to its buffers, and two
+// channels, which are closed when the owners of its destination and of its source are collected.
 func ownedCopy(t *testing.T) (c device.HostCopy, gone [2]<-chan struct{}) {
 	t.Helper()
 	dst, dstGone := owned(device.Host(split(make([]byte, 8), 5)...))

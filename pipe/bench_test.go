@@ -11,7 +11,8 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
 
-// BenchmarkRoundTrip sends a message and waits for its echo; both ends reuse their memory.
+// BenchmarkRoundTrip measures, on each path and for several sizes, the time from writing a message
+// until its echo was read. Both ends reuse their message and their memory.
 func BenchmarkRoundTrip(b *testing.B) {
 	for _, path := range paths() {
 		for _, size := range []int{0, 8, 64 << 10, 16 << 20} {
@@ -32,7 +33,8 @@ func BenchmarkRoundTrip(b *testing.B) {
 	}
 }
 
-// BenchmarkOneWay keeps 8 messages in flight.
+// BenchmarkOneWay measures, on each path and for several sizes, how fast one end sends while the
+// other reads. At most 8 messages are in flight.
 func BenchmarkOneWay(b *testing.B) {
 	for _, path := range paths() {
 		for _, size := range []int{8, 64 << 10, 16 << 20} {

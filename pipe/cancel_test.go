@@ -13,14 +13,16 @@ import (
 
 var errEnough = errors.New("enough")
 
-// cancelled returns a context and a function that cancels it with errEnough.
+// cancelled returns a context, which is not cancelled yet and ends after a minute, and a function
+// that cancels it with the cause errEnough.
 func cancelled(t *testing.T) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(testContext(t))
 	return ctx, func() { cancel(errEnough) }
 }
 
-// blockWriter writes a message whose payload is not sent before the other end supplies
-// memory for it, so that later messages stay queued.
+// blockWriter makes client write a message whose payload is too large to be sent before the server
+// supplies memory for it, so that later messages of client stay queued. It returns the write, which
+// ctx can cancel, the message, and the message as server has received it, not yet read.
 func blockWriter(t *testing.T, ctx context.Context, client, server *pipe.Pipe) (*pipe.WriteOp, *pipe.Message, *pipe.Incoming) {
 	m := message(99, []int{32 << 20}, nil)
 	op := client.WriteAsync(ctx, m)
@@ -56,8 +58,9 @@ func TestWriteWithEndedContextSendsNothing(t *testing.T) {
 	expect(t, server, message(2, nil, nil))
 }
 
-// Cancelling a write after its first byte fails the pipe. The error of the write has the
-// cause; those of other calls match ErrCancelled only.
+// TestWriteCancelledAfterFirstByte checks, in the compatible dialect, that cancelling a write after
+// its first byte was sent fails the pipe. The error of the write matches the cause of its context;
+// the errors of other calls match ErrCancelled and not that cause.
 func TestWriteCancelledAfterFirstByte(t *testing.T) {
 	onPaths(t, pathsOf(pipe.DialectCompatible), func(t *testing.T, client, server *pipe.Pipe) {
 		ctx, cancel := cancelled(t)
@@ -77,8 +80,9 @@ func TestWriteCancelledAfterFirstByte(t *testing.T) {
 	})
 }
 
-// The write is cancelled after the descriptor was sent and before the receiver chose a
-// device.
+// TestWriteCancelledBeforeReply checks, in the compatible dialect, that a write can be cancelled
+// after its descriptor was sent and before the receiver has chosen a device. The write then no
+// longer uses the message's memory, and the receiver's Read fails.
 func TestWriteCancelledBeforeReply(t *testing.T) {
 	onPaths(t, pathsOf(pipe.DialectCompatible), func(t *testing.T, client, server *pipe.Pipe) {
 		ctx, cancel := cancelled(t)
@@ -93,8 +97,8 @@ func TestWriteCancelledBeforeReply(t *testing.T) {
 	})
 }
 
-// In the compatible dialect a read that waits for earlier messages can be cancelled
-// without effect.
+// TestReadCancelledBeforeItsTurn checks, in the compatible dialect, that a Read that waits for an
+// earlier message can be cancelled: it returns the cause, and both messages can still be read.
 func TestReadCancelledBeforeItsTurn(t *testing.T) {
 	onPaths(t, pathsOf(pipe.DialectCompatible), func(t *testing.T, client, server *pipe.Pipe) {
 		first, second := message(1, []int{10}, []int{10}), message(2, []int{20}, []int{20})

@@ -23,8 +23,9 @@ type pipeChannel struct {
 	sent, received traffic
 }
 
-// fits returns an error if the channel cannot send src, and otherwise nil. It checks only channels that
-// implement channel.Compatible.
+// fits returns an error that names the channel if the channel cannot send the tensor memory src,
+// and nil if it can. A channel that does not implement channel.Compatible is not asked: fits
+// returns nil for it.
 func (l *pipeChannel) fits(src device.Buffer) error {
 	if l.compatible == nil {
 		return nil
@@ -41,8 +42,9 @@ type sizedChannel struct {
 	channel *pipeChannel
 }
 
-// channelFor returns the channel for a tensor of n bytes, as transferred, between a local and a remote
-// device. It panics if there is none; callers check that with findChannel before.
+// channelFor returns the channel that carries a tensor of n bytes between local, a device of this
+// process, and remote, a device of the peer. It panics if no channel joins the two. Callers check
+// that with findChannel first.
 func (p *Pipe) channelFor(local, remote device.Device, n int) *pipeChannel {
 	all := p.channelsBetween(local, remote)
 	l := all[0].channel
@@ -54,9 +56,11 @@ func (p *Pipe) channelFor(local, remote device.Device, n int) *pipeChannel {
 	return l
 }
 
-// openChannel opens the channel of e over link and adds it to p.channels. It sets the fields of link
-// that are the same for all channels. The channel owns the connections of link, even if openChannel
-// fails. broken is called at most once, when the channel fails.
+// openChannel opens the channel that e describes on the connections or the session in link, and
+// appends it to p.channels. It fills in the fields of link that are the same for all channels. On
+// failure it returns the error of the channel's factory, with the channel's name, and adds no
+// channel. The channel owns the connections of link; on failure they are closed. The channel keeps
+// broken and calls it at most once, with itself and its error, when it fails.
 func (p *Pipe) openChannel(ctx context.Context, e ChannelEntry, link channel.Link, broken func(*pipeChannel, error)) error {
 	l := &pipeChannel{name: e.Name}
 	link.Peer = p.peerName()
@@ -74,8 +78,9 @@ func (p *Pipe) openChannel(ctx context.Context, e ChannelEntry, link channel.Lin
 	return nil
 }
 
-// assignChannels assigns channels to the pairs of devices according to all. Every channel in all must
-// be open. It is called once, before messages are sent or received.
+// assignChannels stores in p which channels join each pair of a local and a remote device, and
+// which tensor sizes each of them serves. The parameter all holds these routes, whose channels must
+// be open. assignChannels is called once, before messages are sent or received.
 func (p *Pipe) assignChannels(all routes) {
 	for pair, way := range all {
 		below := 0
@@ -92,9 +97,10 @@ func (p *Pipe) assignChannels(all routes) {
 
 var hostPair = devicePair{device.CPU(), device.CPU()}
 
-// channelsBetween returns the channels between a local and a remote device, or nil if there are none.
-// The channel of the largest tensors comes first. The caller must not change the result. Host memory
-// has a fast path, because channelsBetween is called for each tensor.
+// channelsBetween returns the channels that join local, a device of this process, and remote, a
+// device of the peer, each with the tensor sizes that it serves. The channel of the largest tensors
+// comes first. The result is nil if no channel joins the two. It is p's own slice, which the caller
+// must not change.
 func (p *Pipe) channelsBetween(local, remote device.Device) []sizedChannel {
 	if local == hostPair.local && remote == hostPair.remote {
 		return p.hostChannels
@@ -108,8 +114,9 @@ func (p *Pipe) closeChannels(cause error) {
 	}
 }
 
-// findChannel returns the channel of the largest tensors between a local and a remote device. If
-// there is none the error matches ErrNoChannel and has the reasons.
+// findChannel returns the channel that carries the largest tensors between local, a device of this
+// process, and remote, a device of the peer. If no channel joins the two, it returns nil and an
+// error that matches ErrNoChannel and lists why channels were rejected when the pipe was opened.
 func (p *Pipe) findChannel(local, remote device.Device) (*pipeChannel, error) {
 	if all := p.channelsBetween(local, remote); all != nil {
 		return all[0].channel, nil
@@ -124,8 +131,8 @@ func (p *Pipe) findChannel(local, remote device.Device) (*pipeChannel, error) {
 	return nil, fmt.Errorf("%w: %s here to %s there; %s", ErrNoChannel, local, remote, reason)
 }
 
-// checkSource returns an error that matches ErrNoChannel if no channel sends tensors from the local
-// device source.
+// checkSource returns nil if a channel can send tensors from source, a device of this process, to
+// some device of the peer, and otherwise an error that matches ErrNoChannel.
 func (p *Pipe) checkSource(source device.Device) error {
 	if source == hostPair.local && p.hostChannels != nil {
 		return nil
@@ -137,8 +144,9 @@ func (p *Pipe) checkSource(source device.Device) error {
 	return err
 }
 
-// checkArrival returns an error that matches ErrNoChannel if no channel can deliver a tensor of the
-// peer: to its target device or, if the sender left that open, to any local device.
+// checkArrival returns nil if a channel can deliver the peer's tensor t, and otherwise an error
+// that matches ErrNoChannel. The channel must reach t.TargetDevice or, if the sender left the
+// target to the receiver, any local device.
 func (p *Pipe) checkArrival(t *TensorDescriptor) error {
 	if !t.TargetDevice.IsZero() {
 		_, err := p.findChannel(t.TargetDevice, t.SourceDevice)

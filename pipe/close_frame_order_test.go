@@ -12,8 +12,9 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
 
-// Confirmations of read messages are sent before the close frame, also if they were not
-// requested when the writer last checked.
+// TestNativeCloseFrameFollowsConfirmations checks that the native dialect sends the confirmations
+// of read messages before the close frame, also if the peer had not requested them when the writer
+// last looked for frames.
 func TestNativeCloseFrameFollowsConfirmations(t *testing.T) {
 	p := &nativePipe{Pipe: &Pipe{context: &Context{}}}
 	c := &p.control
@@ -30,8 +31,9 @@ func TestNativeCloseFrameFollowsConfirmations(t *testing.T) {
 	require.Equal(t, want, text)
 }
 
-// In the compatible dialect the close frame may be queued at any moment while the writer
-// collects frames; the order is the same.
+// TestCompatCloseFrameFollowsConfirmations checks that the compatible dialect sends the
+// confirmations of read messages before the close frame, also if the close frame is queued while
+// the writer collects frames.
 func TestCompatCloseFrameFollowsConfirmations(t *testing.T) {
 	for range race.Pick(20_000, 5_000) {
 		c := &compatControl{}

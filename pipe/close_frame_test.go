@@ -63,8 +63,9 @@ func (s delayedControlStream) Write(p []byte) (int, error) {
 	return s.Stream.Write(p)
 }
 
-// A process without processor time sends its close frame late. The end of its messages
-// follows it, so the peer sees an orderly close however late it is.
+// TestNativeCloseFrameIsLate checks that the peer sees an orderly close however late the close
+// frame is sent, as by a process without processor time. The end of the message stream follows the
+// close frame.
 func TestNativeCloseFrameIsLate(t *testing.T) {
 	for _, delay := range []time.Duration{0, 500 * time.Millisecond, 1500 * time.Millisecond, 4 * time.Second} {
 		t.Run(delay.String(), func(t *testing.T) {

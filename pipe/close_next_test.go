@@ -31,7 +31,8 @@ func (c *blockingContext) Done() <-chan struct{} {
 	return c.Context.Done()
 }
 
-// If both ends are closed, a call returns the error for its own end.
+// TestCloseBeforeNextWaits checks that Next returns the error of its own end, ErrClosed, if both
+// ends of the pipe are closed when it begins to wait.
 func TestCloseBeforeNextWaits(t *testing.T) {
 	for _, path := range []path{memPath(), nativePath()} {
 		t.Run(path.name, func(t *testing.T) {

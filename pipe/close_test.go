@@ -23,7 +23,9 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/transport/mem"
 )
 
-// A graceful close delivers more messages than the peer reads ahead.
+// TestCloseDeliversWrittenMessages checks that a graceful close still delivers all messages that
+// were written before, more than the peer reads ahead, and which errors both ends return
+// afterwards.
 func TestCloseDeliversWrittenMessages(t *testing.T) {
 	onEveryPath(t, func(t *testing.T, client, server *pipe.Pipe) {
 		var sent []*pipe.Message
@@ -50,8 +52,9 @@ func TestCloseDeliversWrittenMessages(t *testing.T) {
 	})
 }
 
-// Messages that an end has written before Close are delivered while the end discards a
-// tensor that the peer is sending.
+// TestCloseDeliversDespiteIncomingMessages checks that messages that an end has written before
+// Close are delivered, although Close discards a large tensor that the peer is sending at the same
+// time.
 func TestCloseDeliversDespiteIncomingMessages(t *testing.T) {
 	for _, path := range paths() {
 		if strings.Contains(path.name, "xth") || strings.Contains(path.name, "cma+compatible") {
@@ -74,8 +77,9 @@ func TestCloseDeliversDespiteIncomingMessages(t *testing.T) {
 	}
 }
 
-// Close without reading neither blocks the writes of the other end nor waits for them
-// indefinitely.
+// TestCloseDiscardsIncomingMessages checks that Close of an end that has read nothing returns
+// without an error, and that the writes of the peer end too: they succeed, or fail because the peer
+// is gone.
 func TestCloseDiscardsIncomingMessages(t *testing.T) {
 	onEveryPath(t, func(t *testing.T, client, server *pipe.Pipe) {
 		var ops []*pipe.WriteOp
@@ -111,7 +115,8 @@ func TestCloseFromBothEnds(t *testing.T) {
 	})
 }
 
-// Two ends that close at the same time both see an orderly close, not a lost peer.
+// TestCloseBothEndsAtOnce checks that two ends that close at the same time both see an orderly
+// close, and not a lost peer.
 func TestCloseBothEndsAtOnce(t *testing.T) {
 	for _, path := range paths() {
 		t.Run(path.name, func(t *testing.T) {
@@ -131,8 +136,8 @@ func TestCloseBothEndsAtOnce(t *testing.T) {
 	}
 }
 
-// A tensor whose target was chosen before the end closed is delivered, whichever
-// connection of the pipe is slow.
+// TestCloseWithOneSlowConnection checks, in the compatible dialect, that a tensor is delivered if
+// the receiver has chosen its target and then closes, whichever connection of the pipe is slow.
 func TestCloseWithOneSlowConnection(t *testing.T) {
 	for _, factory := range []channel.Factory{basic.New(), xth.New()} {
 		links := 3 + factory.Connections(false)
@@ -149,8 +154,9 @@ func TestCloseWithOneSlowConnection(t *testing.T) {
 	}
 }
 
-// In the native dialect a tensor on the lanes of mpt is delivered after its sender has
-// closed, whose lanes end in any order.
+// TestNativeCloseWithOneSlowConnection checks, in the native dialect, that a tensor on the lanes of
+// the channel mpt is delivered after its sender has closed, whichever connection is slow, and thus
+// in whatever order the lanes end.
 func TestNativeCloseWithOneSlowConnection(t *testing.T) {
 	const links = 4 // the session, bulk, and two lanes
 	for slow := range links {
@@ -173,15 +179,16 @@ func TestNativeCloseWithOneSlowConnection(t *testing.T) {
 	}
 }
 
-// onLastLink reports whether there are this many links and a tensor was sent on the last
-// one.
+// onLastLink reports whether network has exactly the given number of links, the connections that
+// were dialled, and more than 1 MiB was sent on the last one.
 func onLastLink(network *simnet.Network, links int) bool {
 	all := network.Links()
 	return len(all) == links && all[links-1].Sent(simnet.Dialled).Bytes > 1<<20
 }
 
-// sendWhileReading returns once a large tensor is sent, while the server still reads it.
-// The channel receives the result of the read.
+// sendWhileReading sends a large tensor from client to server and returns once the write is done,
+// while the server may still read. The returned Go channel receives the result of the Read, which
+// is an error also if bytes are wrong.
 func sendWhileReading(t *testing.T, client, server *pipe.Pipe) (read <-chan error) {
 	data := pattern(5<<20, 1)
 	op := client.WriteAsync(t.Context(), &pipe.Message{Tensors: []pipe.Tensor{{Buffer: device.Bytes(data)}}})
@@ -200,7 +207,8 @@ func sendWhileReading(t *testing.T, client, server *pipe.Pipe) (read <-chan erro
 	return result
 }
 
-// simulated returns a path over a network in the compatible dialect.
+// simulated returns a path whose pipes run over network, in the compatible dialect, with factory as
+// the only channel.
 func simulated(network *simnet.Network, factory channel.Factory) path {
 	return path{url: "sim://net", opts: func() pipe.Options {
 		return pipe.Options{
@@ -228,7 +236,9 @@ func closeWhileReading(t *testing.T, client, server *pipe.Pipe) {
 	require.ErrorIs(t, err, pipe.ErrPeerClosed)
 }
 
-// A write that waits for a target fails if the peer closes and never ends its replies.
+// TestCloseWithoutEndOfReplies checks, in the compatible dialect, that a write that waits for the
+// peer to choose a target fails with ErrPeerClosed if the peer closes and the end of its replies is
+// lost.
 func TestCloseWithoutEndOfReplies(t *testing.T) {
 	const replies = 1 // the second link
 	synctest.Test(t, func(t *testing.T) {
@@ -262,7 +272,8 @@ func TestCloseEndsBlockedCalls(t *testing.T) {
 	})
 }
 
-// Close returns after CloseTimeout if the peer neither reads nor closes.
+// TestCloseTimesOut checks that Close returns after CloseTimeout, with an error that matches
+// ErrCloseTimeout, if the peer neither reads nor closes.
 func TestCloseTimesOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client, server := connect(t, memPath(), defaultTimeouts)
@@ -320,8 +331,9 @@ func TestContextCloseEndsEverything(t *testing.T) {
 	}
 }
 
-// A pipe whose messages the application does not read is not mistaken for one whose peer
-// left a connection open.
+// TestSlowReaderOutlivesClosedPeer checks that an application can read its messages long after the
+// peer has closed. The pipe must not take this state for a peer that has left only some connections
+// open.
 func TestSlowReaderOutlivesClosedPeer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client, server := connect(t, memPath())

@@ -10,8 +10,9 @@ import (
 	"time"
 )
 
-// start starts the goroutines of the pipe, which run loops. It is called once; the end of the pipe
-// waits for it.
+// start runs each function of loops on a goroutine of its own, labelled for pprof with the peer's
+// name, and closes p.started. It does not wait for the functions. The end of the pipe waits until
+// all of them have returned. start is called once.
 func (p *Pipe) start(loops []func()) {
 	labels := pprof.Labels("tensorpipe_peer", p.peerName())
 	for _, loop := range loops {
@@ -22,11 +23,14 @@ func (p *Pipe) start(loops []func()) {
 	close(p.started)
 }
 
-// Close closes the pipe gracefully: messages given to Write before are still sent, messages that
-// arrive are discarded, and blocked calls of Next and new calls return ErrClosed. Close waits until
-// the peer has read everything and has closed its end; after CloseTimeout it closes the pipe anyway
-// and returns an error that matches ErrCloseTimeout. All goroutines of the pipe have ended when
-// Close returns. Further calls wait for the first one and return its result.
+// Close closes the pipe gracefully. Messages that were given to Write before are still sent, and
+// messages that arrive are discarded. Blocked calls of Next and new calls return errors that match
+// ErrClosed. Close waits until these messages are sent and the peer has closed its end, or until
+// the pipe has failed, and returns nil. If that takes longer than Options.CloseTimeout, Close
+// closes the pipe anyway and returns an error that matches ErrCloseTimeout.
+//
+// All goroutines that run the pipe have ended when Close returns. Further calls wait for the first
+// one and return its result.
 func (p *Pipe) Close() error {
 	if !p.closeCalled.CompareAndSwap(false, true) {
 		<-p.closed
@@ -52,15 +56,17 @@ func (p *Pipe) Close() error {
 	return p.closeErr
 }
 
-// Abort closes the pipe at once, with a cause that later calls return. Messages that are
-// being sent or received are lost. A peer of this library receives the text of the cause
-// and adds it to its errors. Abort does not wait until the goroutines of the pipe have
-// ended; see Done. A nil cause stands for ErrClosed.
+// Abort closes the pipe at once. Later calls fail with errors that match cause, except that Next
+// may first return messages that have been received; if cause is nil, ErrClosed takes its place. If
+// the pipe has already ended, Abort has no effect. Messages that are being sent or received are
+// lost. A peer of this library receives the text of cause and adds it to its errors. Abort does not
+// wait until the goroutines of the pipe have ended; see Done.
 func (p *Pipe) Abort(cause error) { p.fail(cmp.Or(cause, ErrClosed)) }
 
-// fail closes the pipe at once and returns before its goroutines have ended. Only the first cause
-// is kept. It takes only p.mu and locks of the control stream, so the caller may hold other locks
-// of the pipe.
+// fail ends the pipe with cause: it stores cause in p.cause, queues a close frame for cause unless
+// one is queued, closes p.down, and starts tearDown on a new goroutine, for which it does not wait.
+// If the pipe has a cause already, fail does nothing. It takes only p.mu and locks of the control
+// stream, so the caller may hold other locks of the pipe.
 func (p *Pipe) fail(cause error) {
 	p.mu.Lock()
 	first := p.cause == nil
@@ -73,8 +79,11 @@ func (p *Pipe) fail(cause error) {
 	}
 }
 
-// tearDown ends a pipe that has failed with cause or is being closed, and closes terminated. It
-// runs once, on a goroutine of its own.
+// tearDown releases everything that a pipe holds, after the pipe has failed with cause or was
+// closed. It waits until p.started is closed, reports a lost peer, makes unfinished writes fail
+// with cause, closes the connections and channels, and waits for the goroutines of the pipe. Then
+// it closes the pipe's account of received memory, removes p from the Context and closes
+// p.terminated. It runs once, on a goroutine of its own.
 func (p *Pipe) tearDown(cause error) {
 	<-p.started
 	p.reportLost(cause)
@@ -88,8 +97,9 @@ func (p *Pipe) tearDown(cause error) {
 // isClosing reports whether Close was called.
 func (p *Pipe) isClosing() bool { return isClosed(p.closing) }
 
-// endError returns the error of Next after the last message. It is the error of the peer's orderly end,
-// if there was one, and otherwise the cause of the pipe's failure.
+// endError returns the error that Next returns after the last message: the error of the peer's
+// orderly end if the peer has ended the pipe, and otherwise the cause of the pipe's failure. It
+// returns nil while the pipe has neither. It takes p.mu.
 func (p *Pipe) endError() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -118,8 +128,8 @@ func (c *closeFrames) init(p *Pipe) {
 	p.closeFrames = c
 }
 
-// abandon closes ended and wrote because the goroutines of the control stream, which would close
-// them, do not start.
+// abandon closes c.ended and c.wrote, which the goroutines of the control stream close otherwise.
+// It is called when these goroutines do not start. A second call does nothing.
 func (c *closeFrames) abandon() {
 	if !isClosed(c.ended) {
 		close(c.ended)
@@ -127,7 +137,8 @@ func (c *closeFrames) abandon() {
 	}
 }
 
-// wakeWriter makes the writer check for frames to send. It does not block.
+// wakeWriter wakes the goroutine that writes control frames, so that it checks for frames to send.
+// It does not block.
 func (c *closeFrames) wakeWriter() {
 	select {
 	case c.wake <- struct{}{}:
@@ -135,9 +146,10 @@ func (c *closeFrames) wakeWriter() {
 	}
 }
 
-// sendClose queues the close frame, which follows all queued frames and the confirmations of all
-// messages that were read. An empty reason means an orderly end. Only the first call has an effect;
-// frames that are sent later are dropped. It does not wait until the frame is sent.
+// sendClose queues the close frame of this end with reason; an empty reason means an orderly end.
+// It does not wait until the frame is sent. The writer first sends the frames that are queued
+// already and the confirmations of all messages that were read. Frames that are queued later may be
+// dropped. If sendClose was called before, the first reason stays.
 func (c *closeFrames) sendClose(reason string) {
 	c.confirmer.mu.Lock()
 	c.confirmable = c.read // requests of the peer may still be on their way
@@ -155,16 +167,18 @@ func (c *closeFrames) receiveClose(reason string) {
 	c.peerClosed, c.peerReason = true, reason
 }
 
-// peerClose reports whether the peer has sent a close frame, and the reason in it, which is empty
-// for an orderly close.
+// peerClose reports whether the peer has sent a close frame, and returns the reason in that frame.
+// The reason is empty for an orderly close, and if there was no close frame.
 func (c *closeFrames) peerClose() (peerClosed bool, reason string) {
 	c.closeMu.Lock()
 	defer c.closeMu.Unlock()
 	return c.peerClosed, c.peerReason
 }
 
-// closeReason returns the reason that a close frame has for a cause: "" for an orderly close,
-// else the text of the cause without the peer and connection names of this end.
+// closeReason returns the text that a close frame carries for cause: "" if cause is ErrClosed,
+// itself or in an *Error, and otherwise the text of cause. For an *Error that is the text of its
+// Err field, without the peer and connection names of this end. Bytes that are not valid UTF-8 are
+// replaced by "?".
 func closeReason(cause error) string {
 	if e, ok := cause.(*Error); ok {
 		cause = e.Err
@@ -175,8 +189,8 @@ func closeReason(cause error) string {
 	return strings.ToValidUTF8(cause.Error(), "?")
 }
 
-// withReason adds the reason that the peer has given to err. If reason is empty it returns err
-// unchanged.
+// withReason returns an error that wraps err and adds the text reason, which the peer has sent. If
+// reason is empty it returns err unchanged.
 func withReason(err error, reason string) error {
 	if reason == "" {
 		return err
@@ -184,7 +198,8 @@ func withReason(err error, reason string) error {
 	return fmt.Errorf("%w: its reason: %q", err, reason)
 }
 
-// isClosed reports whether c is closed. It is only for channels on which nothing is sent.
+// isClosed reports whether the Go channel c is closed, without blocking. It is false for nil.
+// isClosed must not be used on a Go channel on which values are sent, because it may receive one.
 func isClosed(c <-chan struct{}) bool {
 	select {
 	case <-c:
@@ -194,8 +209,9 @@ func isClosed(c <-chan struct{}) bool {
 	}
 }
 
-// closedBefore waits until one or other is closed or ctx ends. Then it reports whether one of the two
-// channels is closed. Either channel may be nil.
+// closedBefore blocks until at least one of the two Go channels is closed or ctx ends. It returns
+// true if at least one of them is closed by then, and false if ctx has ended first. A nil Go
+// channel counts as open.
 func closedBefore(ctx context.Context, one, other <-chan struct{}) bool {
 	select {
 	case <-one:

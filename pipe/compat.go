@@ -29,8 +29,9 @@ type compat struct {
 	graceTimer *time.Timer // runs while some, but not all, have ended
 }
 
-// newCompat creates the engine of the compatible dialect from s and makes it the engine of front. The
-// channels are not open yet.
+// newCompat creates the implementation of front in the compatible dialect and stores it in
+// front.engine. The implementation uses the descriptor, reply and control connections of s. The
+// channels are opened later, by open.
 func newCompat(front *Pipe, s *spec) {
 	p := &compat{
 		Pipe:     front,
@@ -51,9 +52,10 @@ func (p *compat) loops() []func() {
 	return []func(){p.writer.run, p.reader.run, p.writer.readReplies, p.control.run, p.control.write}
 }
 
-// open opens the channels of s and assigns them to pairs of devices. The error is that of openChannel.
-// A channel that breaks before all are open fails the pipe; disconnect, which waits until the pipe has
-// started, does not close channels that are being opened.
+// open opens the channels that s lists and records which pairs of devices they serve. If a channel
+// cannot be opened, open returns the error of openChannel and leaves the channels opened so far to
+// disconnect. disconnect closes the channels only after the pipe has started, so none is closed
+// while it is being opened.
 func (p *compat) open(ctx context.Context, s *spec) error {
 	ended := func(ch *pipeChannel, err error) { p.connEnded(p.connName(ch), p.closedAsEOF(err)) }
 	for _, cs := range s.channels {
@@ -95,18 +97,19 @@ func (p *compat) disconnect(cause error) {
 	p.running.Wait()
 }
 
-// closeMessageWrites ends the writing halves of the descriptor connection and, after a reply that
-// is being written, of the reply connection. The channels stay open: on some of them this end
-// answers tensors that the peer is sending.
+// closeMessageWrites ends the writing half of the descriptor connection, and that of the reply
+// connection as soon as no reply is being written. It does not wait. The channels stay open,
+// because on some of them this end answers tensors that the peer is still sending.
 func (p *compat) closeMessageWrites() {
 	p.desc.CloseWrite()
 	p.reply.endWrites()
 }
 
-// connEnded handles the end of the reply connection or of a channel. conn is its name, and err the
-// error with which it has ended. io.EOF is an orderly end, which noteEnd counts. Any other error fails
-// the pipe, unless this end has closed the connection. If the error means that the peer is gone,
-// another goroutine first waits for the reason in the peer's close frame and then fails the pipe.
+// connEnded handles err, with which the reply connection or a channel has ended. conn is the name
+// of that connection or channel. io.EOF is an orderly end, which noteEnd counts. Any other error
+// fails the pipe, except one that matches ErrClosed: then this end has closed the connection. If
+// err means that the peer is gone, connEnded returns at once, and a new goroutine waits for the
+// reason in the peer's close frame and then fails the pipe.
 func (p *compat) connEnded(conn string, err error) {
 	if errors.Is(err, io.EOF) {
 		p.noteEnd(conn)
@@ -123,9 +126,10 @@ func (p *compat) connEnded(conn string, err error) {
 	go func() { p.fail(p.errorFor("connection", conn, p.control.explainEnd(err))) }() // waits for the close frame
 }
 
-// closedAsEOF returns io.EOF if err matches ErrClosed although the pipe is up, and otherwise err. A
-// channel whose writing half compatReader.run has ended returns ErrClosed when it has to send; the
-// actual cause is that the peer has closed.
+// closedAsEOF returns io.EOF if err matches ErrClosed although p.Err() is nil. Otherwise it returns
+// err unchanged. After the peer has closed, compatReader.run ends the writing halves of the
+// channels, and a channel that has to send then returns ErrClosed, although the actual cause is the
+// peer's end.
 func (p *compat) closedAsEOF(err error) error {
 	if errors.Is(err, ErrClosed) && p.Err() == nil {
 		return io.EOF
@@ -133,11 +137,12 @@ func (p *compat) closedAsEOF(err error) error {
 	return err
 }
 
-// failTransfer fails the pipe because a part of a message has failed with err, and returns err as an
-// *Error for op. ch is the channel of the part; it is nil for the frames on the descriptor connection.
-// In the compatible dialect a message can neither be completed without the part nor skipped. If the
-// peer is gone or this end has closed, the pipe stays up: the connections report their end once
-// everything that the peer sent has been read.
+// failTransfer returns err, with which a part of a message has failed, as an *Error for the
+// operation op, and fails the pipe with that *Error: in the compatible dialect a message can
+// neither be completed without the part nor skipped. If the peer is gone or this end has closed,
+// failTransfer does not fail the pipe, because the connections report their end after everything
+// that the peer sent has been read. ch is the channel of the part, and nil for a frame on the
+// descriptor connection.
 func (p *compat) failTransfer(op string, ch *pipeChannel, err error) error {
 	failed := p.errorFor(op, p.connName(ch), classify(midMessage(p.closedAsEOF(err))))
 	if !isPeerGone(failed) && !errors.Is(failed, ErrClosed) {
@@ -146,10 +151,10 @@ func (p *compat) failTransfer(op string, ch *pipeChannel, err error) error {
 	return failed
 }
 
-// noteEnd counts the orderly end of the connection or channel named conn, and closes peerEnded after
-// the last one. A peer that closes ends all of them at about the same time. The first end starts a
-// grace period: if the others do not end within it, only this connection was lost, and the pipe
-// fails.
+// noteEnd counts an orderly end, by the peer, of the connection or channel named conn, and closes
+// p.peerEnded when all of them have ended. A peer that closes ends all of them at about the same
+// time. Therefore the first call starts the timer of startGraceTimer, which finds out whether only
+// conn was lost.
 func (p *compat) noteEnd(conn string) {
 	p.mu.Lock()
 	p.openEnds--
@@ -165,16 +170,17 @@ func (p *compat) noteEnd(conn string) {
 	}
 }
 
-// stopGraceTimer ends the grace period that noteEnd has started, if one runs. The caller holds mu.
+// stopGraceTimer stops the timer of startGraceTimer, if one was started. The caller holds p.mu.
 func (p *compat) stopGraceTimer() {
 	if p.graceTimer != nil {
 		p.graceTimer.Stop()
 	}
 }
 
-// startGraceTimer starts a timer that calls graceExpired with conn and now after CloseTimeout. It does
-// nothing if the pipe has failed or all connections have ended. conn is the connection that has ended,
-// and now is the present progress of the reader.
+// startGraceTimer starts a timer that calls graceExpired after Options.CloseTimeout, with the same
+// arguments: conn is the name of the connection that the peer has ended, and the parameter now is
+// the present progress of the reader's goroutine. If the pipe has failed, or the peer has ended all
+// connections, startGraceTimer does nothing. It takes p.mu.
 func (p *compat) startGraceTimer(conn string, now readProgress) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -183,12 +189,15 @@ func (p *compat) startGraceTimer(conn string, now readProgress) {
 	}
 }
 
-// graceExpired is called at the end of a grace period, which began when the peer ended the connection
-// conn and left others open. before is the reader's progress at its beginning. If the peer has ended
-// the descriptor connection too, it has closed the pipe: replies end, and the pipe fails only if a
-// message has failed because the peer is lost. If the reader has waited for the peer during the whole
-// period, only conn was lost, and the pipe fails. Otherwise the end of the descriptor connection may
-// follow unread messages, and another period begins.
+// graceExpired is called if the peer has ended the connection named conn, and CloseTimeout later
+// has not ended all others. The parameter before is the progress of the reader's goroutine when the
+// timer was started.
+//
+// If the peer has ended the descriptor connection too, the peer has closed the pipe: graceExpired
+// ends the wait for replies, and fails the pipe only if a message of this end has failed because
+// the peer is lost. If instead the reader has waited for the peer during the whole period, only
+// conn was lost, and graceExpired fails the pipe with ErrPeerLost. Otherwise unread messages may
+// still precede the end of the descriptor connection, and graceExpired starts the timer again.
 func (p *compat) graceExpired(conn string, before readProgress) {
 	now := p.reader.progress()
 	switch {
@@ -204,8 +213,8 @@ func (p *compat) graceExpired(conn string, before readProgress) {
 	}
 }
 
-// connName returns the name of ch's connections for errors, or the name of the descriptor connection if
-// ch is nil.
+// connName returns the name that errors have for the connections of the channel ch, or for the
+// descriptor connection if ch is nil.
 func (p *compat) connName(ch *pipeChannel) string {
 	if ch == nil {
 		return p.desc.name

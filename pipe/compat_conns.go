@@ -23,10 +23,11 @@ type namedConn struct {
 // so that a peer that claims a large frame and sends little causes no large allocation.
 const frameStep = 64 << 10
 
-// readFrame reads the next frame of c and returns its body. The body is in the memory of buf, which
-// readFrame overwrites, or in new memory if buf is too small. held is charged for the memory before it
-// is allocated; a nil held counts nothing. The error matches ErrProtocol and ErrLimit if the frame has
-// more than limit bytes, and ErrLimit if the peer is evicted. Otherwise it is that of c.
+// readFrame reads the next frame of c and returns its body. The body lies in the memory of buf,
+// which readFrame overwrites, or in new memory if the capacity of buf is too small. held is charged
+// for the memory before that is allocated; held may be nil. On failure readFrame returns nil and
+// one of these errors: for a frame of more than limit bytes one that matches ErrProtocol and
+// ErrLimit, if the peer is evicted one that matches ErrLimit, and otherwise the error of c.
 func readFrame(c transport.Conn, buf []byte, limit int, held *charge) ([]byte, error) {
 	size, err := c.NextFrame()
 	if err != nil {
@@ -38,9 +39,10 @@ func readFrame(c transport.Conn, buf []byte, limit int, held *charge) ([]byte, e
 	return readBody(c, buf, int(size), held)
 }
 
-// readBody reads and returns the body, of size bytes, of the frame whose header c.NextFrame has
-// returned. It uses buf and held as readFrame does. The error matches ErrLimit if the peer is evicted;
-// otherwise it is that of c.
+// readBody reads and returns the body of the frame whose header c.NextFrame has just returned. size
+// is the length of the body in bytes. The body lies in the memory of buf, or in new memory if the
+// capacity of buf is too small. held is charged for the memory before that is allocated; held may
+// be nil. The error matches ErrLimit if the peer is evicted; otherwise it is the error of c.
 func readBody(c transport.Conn, buf []byte, size int, held *charge) ([]byte, error) {
 	buf = buf[:0]
 	for len(buf) < size {
@@ -70,8 +72,9 @@ type replyConn struct {
 	ended   bool
 }
 
-// write sends one reply and returns when it has been sent. After endWrites it sends nothing and
-// returns ErrClosed. Calls must not overlap.
+// write sends one reply and returns after it has been sent. The error is that of the connection. If
+// endWrites was called before, write sends nothing and returns ErrClosed. If endWrites is called
+// during write, write ends the writing half before it returns. Calls of write must not overlap.
 func (r *replyConn) write(reply []byte) error {
 	r.mu.Lock()
 	if r.ended {
@@ -91,8 +94,8 @@ func (r *replyConn) write(reply []byte) error {
 	return err
 }
 
-// endWrites ends the writing half: at once or, if a reply is being written, after that. It does not
-// wait.
+// endWrites ends the writing half of the connection, after which write sends nothing. If a reply is
+// being written, endWrites returns at once, and the writing half ends after that reply.
 func (r *replyConn) endWrites() {
 	r.mu.Lock()
 	r.ended = true
@@ -112,9 +115,9 @@ type compatEncoder struct {
 	frames []transport.Frame
 }
 
-// encode returns the frame of the descriptor and one frame for each payload of op's message. The
-// frames refer to memory of the message and of e, and are valid until the next call of encode or
-// clear.
+// encode returns the frames of op's message for the descriptor connection: one for the descriptor,
+// and one for each payload. The frames refer to memory of the message and of e, without a copy.
+// They are valid until the next call of a method of e.
 func (e *compatEncoder) encode(op *compatWriteOp) []transport.Frame {
 	m := op.msg
 	e.parts = append(e.parts[:0], e.encodeDescriptor(m))
@@ -128,8 +131,9 @@ func (e *compatEncoder) encode(op *compatWriteOp) []transport.Frame {
 	return e.frames
 }
 
-// encodeDescriptor returns the encoded descriptor of m, in memory of e that is valid until the next
-// call. e refers to the metadata of m until clear.
+// encodeDescriptor returns the encoded descriptor of m. The result lies in memory of e and is valid
+// until the next call of encode or encodeDescriptor. e keeps references to the metadata of m until
+// clear is called.
 func (e *compatEncoder) encodeDescriptor(m *Message) []byte {
 	e.desc.Metadata = m.Metadata
 	e.desc.Payloads, e.desc.Tensors = e.desc.Payloads[:0], e.desc.Tensors[:0]
@@ -148,8 +152,8 @@ func (e *compatEncoder) encodeDescriptor(m *Message) []byte {
 	return e.buf
 }
 
-// clear drops all references to memory of the message. The frames that encode has returned must not
-// be used afterwards.
+// clear drops all references that e has to memory of a message. The frames that encode has returned
+// must not be used afterwards.
 func (e *compatEncoder) clear() {
 	e.desc.DropMetadata()
 	clear(e.parts)
@@ -165,7 +169,8 @@ type compatControl struct {
 	closeFrames
 }
 
-// init sets up c. conn is nil with a C++ peer; both directions then count as ended.
+// init sets up c as the control connection of p on conn. If conn is nil, because a C++ peer has no
+// control connection, init closes c.ended and c.wrote, as if both directions had ended.
 func (c *compatControl) init(p *compat, conn transport.Conn) {
 	c.pipe = p
 	c.namedConn = namedConn{conn, "control"}
@@ -178,10 +183,11 @@ func (c *compatControl) init(p *compat, conn transport.Conn) {
 // exists reports whether there is a control connection.
 func (c *compatControl) exists() bool { return c.Conn != nil }
 
-// run handles the peer's frames until its close frame or the end of the connection, queues the
-// close frame of this end, closes ended, and then waits until the peer has ended the connection. It
-// fails the pipe if the peer has broken the protocol. It drops other errors: the other connections
-// end too, and report why. Without a control connection it returns at once.
+// run reads and handles the peer's control frames until the peer's close frame, the end of the
+// connection or an error. Then it queues the close frame of this end, closes c.ended, and blocks
+// until the peer ends the connection or sends another frame. If the peer has broken the protocol,
+// run fails the pipe. It drops other errors, because the other connections end too and report why.
+// Without a control connection run returns at once.
 func (c *compatControl) run() {
 	if !c.exists() {
 		return
@@ -205,8 +211,10 @@ func (c *compatControl) run() {
 	c.NextFrame() // reads the end: closing with unread bytes, as of TLS, would discard frames being sent
 }
 
-// handle handles a frame of the peer. It returns io.EOF for the close frame, and an error that
-// matches ErrProtocol for an invalid frame.
+// handle decodes and handles one control frame of the peer: a request to confirm a message, a
+// confirmation, or the close frame. It returns io.EOF for the close frame, and an error that
+// matches ErrProtocol for an invalid frame or too many requests. Otherwise, also for an unknown
+// kind, it returns nil. It does not keep frame.
 func (c *compatControl) handle(frame []byte) error {
 	m, err := wire.DecodeControl(frame)
 	if err != nil {
@@ -224,8 +232,9 @@ func (c *compatControl) handle(frame []byte) error {
 	return nil
 }
 
-// write sends queued frames until it has sent the close frame or sending fails, and closes
-// wrote. Without a control connection it returns at once.
+// write is the loop that sends queued control frames, and blocks while there are none. After the
+// close frame it ends the writing half of the connection. It returns then, or when a frame cannot
+// be sent, and closes c.wrote. Without a control connection write returns at once.
 func (c *compatControl) write() {
 	if !c.exists() {
 		return
@@ -249,8 +258,9 @@ func (c *compatControl) write() {
 	}
 }
 
-// take returns the next frame to send and true, or false if there is none. It holds closeMu throughout:
-// a close frame that was queued between the checks would otherwise be sent before confirmations that
+// take returns the next control frame to send, and whether there is one. Confirmations come first,
+// then requests, and last the close frame. take holds c.closeMu throughout. Otherwise a close frame
+// that is queued after take has looked for confirmations could be sent before confirmations that
 // must precede it.
 func (c *compatControl) take() (wire.Control, bool) {
 	c.closeMu.Lock()
@@ -267,10 +277,13 @@ func (c *compatControl) take() (wire.Control, bool) {
 	return wire.Control{}, false
 }
 
-// explainEnd adds the reason of the peer's close frame to err, if err means that the peer is gone. It
-// returns any other error unchanged. It waits for the close frame, for closeFrameTimeout at most.
-// Without a close frame an orderly end becomes ErrPeerLost, since TCP connections also end in an
-// orderly way when a process is killed.
+// explainEnd returns err with the reason of the peer's close frame added, if err means that the
+// peer has closed or is lost. It returns any other error unchanged. If there is a control
+// connection, it waits for the close frame, at most for closeFrameTimeout or until the pipe fails.
+// If no reason arrives, err stays as it is, with one exception: if the control connection has ended
+// without a close frame, ErrPeerClosed becomes ErrPeerLost, since TCP connections also end in an
+// orderly way when a process is killed. If err matches ErrPeerLost, explainEnd first queues a close
+// frame for the peer.
 func (c *compatControl) explainEnd(err error) error {
 	if !isPeerGone(err) {
 		return err

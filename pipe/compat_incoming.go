@@ -41,8 +41,9 @@ func (in *compatIncoming) read(ctx context.Context, a Allocation) error {
 
 func (in *compatIncoming) discard(ctx context.Context) error { return in.countRead(in.drop(ctx)) }
 
-// countRead returns err. If err is nil, it first records that the application has read or discarded the
-// message, so that the message can be confirmed.
+// countRead returns err unchanged. If err is nil and the pipe has a control connection, countRead
+// first records that the application has read or discarded the message, so that this end can
+// confirm the message to the peer.
 func (in *compatIncoming) countRead(err error) error {
 	if p := in.reader.pipe; err == nil && p.control.exists() {
 		p.control.noteRead(in.number)
@@ -50,8 +51,8 @@ func (in *compatIncoming) countRead(err error) error {
 	return err
 }
 
-// drop receives the message and throws away its bytes. Unlike discard it does not count the message
-// as read. Its errors are those of receive, or match ErrAllocation.
+// drop receives the message and throws away its bytes. Unlike discard it does not record the
+// message as read. The error is that of receive, or matches ErrAllocation.
 func (in *compatIncoming) drop(ctx context.Context) error {
 	a, err := in.discardAllocation()
 	if err != nil {
@@ -60,16 +61,21 @@ func (in *compatIncoming) drop(ctx context.Context) error {
 	return in.receive(ctx, a)
 }
 
-// isInline reports whether the message has no bytes in payloads and tensors: in this dialect only
-// metadata is inline.
+// isInline reports whether all payloads and tensors of the message are empty. Only metadata is
+// carried within the message in this dialect.
 func (in *compatIncoming) isInline() bool { return in.desc.Bytes() == 0 }
 
 func (in *compatIncoming) release() {} // it is not reused
 
-// receive waits for the message's turn, supplies a as its memory and waits for all parts. After it has
-// returned, a is not used. If ctx or the pipe ends before the turn, receive returns the cause, and the
-// message can still be read. If ctx ends later the pipe fails, and the error matches ErrCancelled. If
-// the message was claimed before, the error matches ErrAlreadyRead.
+// receive waits until memory was supplied for the message before, receives this message into the
+// buffers of a, and returns when all parts have been received or have failed. It uses the buffers
+// of a only until it returns.
+//
+// If ctx has ended, or ctx or the pipe ends while receive waits for the message before, receive
+// returns the cause and receives nothing, and the message can be claimed again. If ctx ends later,
+// before all parts have been received, the pipe fails, and the error matches ErrCancelled unless
+// another failure came first. If another call has claimed the message, the error matches
+// ErrAlreadyRead. If a part fails, receive returns its error or the cause of the pipe's failure.
 func (in *compatIncoming) receive(ctx context.Context, a Allocation) error {
 	if ctx.Err() != nil {
 		return in.errorFor(context.Cause(ctx))
@@ -108,10 +114,12 @@ func (in *compatIncoming) receive(ctx context.Context, a Allocation) error {
 	return nil
 }
 
-// start supplies a as the memory of the message: it sends the reply, gives the tensors to their
-// channels, and closes started, which makes it the turn of the next message. So replies and
-// transfers are in the order of messages. A reply that cannot be sent fails the pipe, unless this
-// end is closing.
+// start begins to receive the message into the buffers of a. It sends the reply with the target
+// devices, gives the tensor buffers to their channels, takes the message off the list of unread
+// messages, releases its read-ahead budget, and closes in.started. The next message starts after
+// that, so replies and transfers are in the order of messages. If the reply cannot be sent, the
+// pipe fails; but if this end is closing, start only skips the tensors of this and all later
+// messages.
 func (in *compatIncoming) start(a Allocation) {
 	r := in.reader
 	in.dst = a.Payloads
@@ -157,8 +165,9 @@ func (in *compatIncoming) start(a Allocation) {
 	close(in.started)
 }
 
-// reply sends the peer the devices in a of the tensors whose target the sender left to the receiver. If
-// there are none it sends nothing. After replyConn.endWrites it returns ErrClosed.
+// reply sends the peer the devices of those buffers of a that belong to tensors whose target the
+// sender left to the receiver. If there are no such tensors it sends nothing and returns nil. The
+// error is ErrClosed after replyConn.endWrites, and otherwise that of the reply connection.
 func (in *compatIncoming) reply(a Allocation) error {
 	var reply wire.DescriptorReply
 	for k, t := range in.desc.Tensors {
@@ -172,8 +181,9 @@ func (in *compatIncoming) reply(a Allocation) error {
 	return in.reader.pipe.reply.write(reply.Append(nil))
 }
 
-// wait waits until all parts have been received or have failed, and then copies payloads that were
-// read ahead to dst. It returns the first error or, if the pipe has failed, the cause of that.
+// wait blocks until all parts of the message have been received or have failed. If all were
+// received, it copies payloads that were read ahead to in.dst and returns nil. Otherwise it returns
+// the cause of the pipe's failure if the pipe has failed, and the first error of a part if not.
 func (in *compatIncoming) wait() error {
 	in.tensors.Wait()
 	err := in.err
@@ -192,8 +202,9 @@ func (in *compatIncoming) wait() error {
 	return nil
 }
 
-// endBody ends the wait for the payloads: they have been received if err is nil, and will not be
-// otherwise. It is called at most once.
+// endBody wakes the call of wait that waits for the message's payloads. A nil err means that the
+// payloads have been received; otherwise err is why they will not be. For a message without
+// payloads endBody does nothing. endBody is called at most once.
 func (in *compatIncoming) endBody(err error) {
 	if in.body != nil {
 		in.bodyErr = err
@@ -201,9 +212,10 @@ func (in *compatIncoming) endBody(err error) {
 	}
 }
 
-// setDescriptor sets the message's descriptor from d, the descriptor of the peer, and checks it against
-// the limits and the channels of the pipe. The error matches ErrProtocol. The metadata refers to the
-// memory of the frame.
+// setDescriptor fills in the message's descriptor from d, which the peer has sent, and makes
+// in.body if there are payloads. It returns an error that matches ErrProtocol if d exceeds a size
+// limit or has a tensor that no channel can deliver. The metadata is not copied: the message keeps
+// references to the slices in d.
 func (in *compatIncoming) setDescriptor(d *wire.Descriptor) error {
 	limits := &in.reader.pipe.context.limits
 	in.desc.Metadata = d.Metadata
@@ -244,12 +256,16 @@ func (in *compatIncoming) setDescriptor(d *wire.Descriptor) error {
 // of a channel are discarded.
 const discardBufferSize = 512 << 10
 
-// discardAllocation returns memory for a message that is discarded. The peer may have announced more
-// than this machine has. Therefore the host tensors of a channel share one small buffer, which is
-// repeated, since a channel receives one tensor after the other. For a channel that implements
-// channel.Compatible they get an empty buffer. Tensors on other devices get memory of their own. If the
-// sender left the target device open, it is the CPU if a channel can bring the tensor there, and
-// otherwise another local device. The error matches ErrAllocation.
+// discardAllocation returns memory into which the message is received in order to be discarded. The
+// peer may have announced more than this machine has. Therefore a host tensor gets a small buffer,
+// repeated as often as needed, which the tensors of one channel may share; that is safe because
+// such a channel receives one tensor after the other. A host tensor of a channel that implements
+// channel.Compatible gets an empty buffer. A tensor for another device gets new memory of its
+// length there. Payloads get no memory.
+//
+// If the sender left the target device to the receiver, the target is the CPU if a channel can
+// bring the tensor there, and otherwise another local device. The error matches ErrAllocation; it
+// is returned if memory on another device cannot be allocated.
 func (in *compatIncoming) discardAllocation() (Allocation, error) {
 	a := Allocation{Tensors: make([]device.Buffer, len(in.desc.Tensors))}
 	pieces := map[*pipeChannel][]byte{}
@@ -280,9 +296,9 @@ func (in *compatIncoming) discardAllocation() (Allocation, error) {
 	return a, nil
 }
 
-// repeatedBuffer returns a buffer of n bytes that consists of repetitions of the memory of piece, up to
-// its capacity. Bytes that are received into the buffer are lost. The capacity must not be 0, unless n
-// is 0.
+// repeatedBuffer returns a host buffer of n bytes that consists of the memory of piece, up to its
+// capacity, as many times as needed. It allocates no memory for the bytes: bytes that are received
+// into the buffer overwrite each other. piece must have a capacity greater than 0, unless n is 0.
 func repeatedBuffer(piece []byte, n int) device.Buffer {
 	if n <= cap(piece) {
 		return device.Bytes(piece[:n])
@@ -295,8 +311,8 @@ func repeatedBuffer(piece []byte, n int) device.Buffer {
 	return device.Host(segments...)
 }
 
-// alloc allocates n bytes on d. It returns an error if Options.Kinds lacks the kind of d, or the
-// error of that kind.
+// alloc allocates a buffer of n bytes on the device d. It returns an error if Options.Kinds has no
+// kind of device named d.Kind, or if that kind cannot allocate the memory.
 func (c *Context) alloc(d device.Device, n int) (device.Buffer, error) {
 	for _, k := range c.opts.Kinds {
 		if k.Name() == d.Kind {
@@ -306,8 +322,8 @@ func (c *Context) alloc(d device.Device, n int) (device.Buffer, error) {
 	return device.Buffer{}, fmt.Errorf("Options.Kinds lacks the kind of device %s", d)
 }
 
-// discardBody reads and drops the body, of size bytes, of the frame whose header conn.NextFrame has
-// returned. The error is that of conn.
+// discardBody reads and drops the body of the frame whose header conn.NextFrame has just returned.
+// size is the length of the body in bytes. The error is that of conn.
 func discardBody(conn transport.Conn, size int) error {
 	piece := make([]byte, min(size, discardBufferSize))
 	for size > 0 {

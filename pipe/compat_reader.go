@@ -14,9 +14,9 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/internal/wire"
 )
 
-// tryNext returns the next message if it has been received, and otherwise nil without an error. After
-// the last message it returns the error of Next. It does not poll, because goroutines read the
-// connections of this dialect.
+// tryNext returns the next message if it has been received, and nil without an error if it has not.
+// After the last message it returns the error with which Next ends. It neither blocks nor polls,
+// because goroutines read the connections of this dialect.
 func (p *compat) tryNext() (*Incoming, error) {
 	select {
 	case in, ok := <-p.reader.ready:
@@ -74,13 +74,15 @@ func (r *compatReader) init(p *compat) {
 	r.readAhead = budget.New(p.context.limits.ReadAheadBytes)
 }
 
-// run reads descriptors and payloads until the connection ends, and then closes ready.
+// run is the loop that reads descriptors and payloads until the descriptor connection ends or the
+// pipe fails, and then closes r.ready. After an orderly end by the peer it waits until all writes
+// of this end are complete, and then ends the writing halves of the descriptor, reply and channel
+// connections. If the pipe fails first it returns without doing so. It does not wait for endRecvs,
+// which it starts on another goroutine of the pipe.
 //
-// If the peer has ended the connection in an orderly way, run then ends the writing halves of all
-// connections. Before that it waits until all writes of this end are complete or the pipe fails; the
-// peer discards these messages. If run ended the halves earlier, the connections would end in both
-// directions, and messages that the peer sent before it closed could be lost. At a peer that closed
-// first, the tensors that it sent are complete when this end answers.
+// The writing halves must not end earlier: the connections are then ended in both directions, and
+// messages that the peer sent before it closed can be lost. At a peer that closed first, the
+// tensors that it sent are complete when this end answers.
 func (r *compatReader) run() {
 	last, err := r.receiveAll()
 	r.finish(err)
@@ -100,10 +102,11 @@ func (r *compatReader) run() {
 	}
 }
 
-// endRecvs calls EndRecv of all channels that have it, once last is closed: memory was then
-// supplied for the last message, and no receive follows. A peer that died may have sent a tensor
-// without its message; after EndRecv the channel does not wait for a receive of it. endRecvs
-// returns early if the pipe fails.
+// endRecvs waits until last is closed, and then calls EndRecv of all channels that implement
+// channel.Compatible. last is closed when memory was supplied for the last message, after which no
+// tensor is received. If the pipe fails first, endRecvs returns without these calls. A peer that
+// died may have sent a tensor without its message; after EndRecv the channel does not wait for a
+// Recv of that tensor.
 func (r *compatReader) endRecvs(last <-chan struct{}) {
 	select {
 	case <-last:
@@ -117,8 +120,9 @@ func (r *compatReader) endRecvs(last <-chan struct{}) {
 	}
 }
 
-// receiveAll receives messages until the descriptor connection ends or the pipe fails, and returns
-// the error. last is closed once memory was supplied for the last complete message.
+// receiveAll receives messages until the descriptor connection ends, a message is invalid, or the
+// pipe fails, and returns the error, which is never nil. It also returns a Go channel that is
+// closed when memory was supplied for the last complete message, or at once if there was none.
 func (r *compatReader) receiveAll() (last <-chan struct{}, _ error) {
 	turn := make(chan struct{})
 	close(turn)
@@ -147,10 +151,11 @@ const (
 	mostParts        = (receivedPayloadSize + receivedTensorSize) << 16
 )
 
-// receive waits for the next descriptor, decodes and checks it, and returns its message. The payloads
-// are still to be read. The message's memory charge covers the frame and the descriptor. turn is closed
-// when memory was supplied for the message before. The error matches ErrProtocol if the descriptor is
-// invalid, and ErrLimit if the peer is evicted; otherwise it is that of the connection.
+// receive waits for the next descriptor, decodes and checks it, and returns its message, whose
+// payloads are not read yet. It charges the memory of the frame and of the descriptor to the
+// message. turn is closed when memory was supplied for the message before; the new message keeps
+// turn. The error matches ErrProtocol if the descriptor is invalid or too large, and ErrLimit if
+// the peer is evicted; otherwise it is that of the connection.
 func (r *compatReader) receive(turn chan struct{}) (*compatIncoming, error) {
 	p := r.pipe
 	r.setWaiting(true)
@@ -187,9 +192,11 @@ func (r *compatReader) receive(turn chan struct{}) (*compatIncoming, error) {
 	return in, nil
 }
 
-// enqueue waits until the read-ahead limits allow the message and passes it to a receiver from NextCh,
-// or to Next. If the limits also allow its payloads, enqueue sets payloadsAhead, so that readPayloads
-// reads them ahead. It returns an error if the pipe fails or the peer is evicted.
+// enqueue waits until the read-ahead limits allow one more message, numbers the message, and passes
+// it to a receiver from NextCh or queues it for Next. If the limits also allow the bytes of its
+// payloads, enqueue sets in.payloadsAhead, so that readPayloads reads them before the application
+// asks for them. It returns the pipe's cause if the pipe fails, and an error that matches ErrLimit
+// if the peer is evicted.
 func (r *compatReader) enqueue(in *compatIncoming) error {
 	p := r.pipe
 	if !r.readAhead.Acquire(context.Background(), p.down, in.readAhead) {
@@ -223,10 +230,11 @@ func (r *compatReader) enqueue(in *compatIncoming) error {
 	}
 }
 
-// readPayloads reads the payload frames of in. If payloadsAhead is set, it reads them at once into
-// memory that it allocates. Otherwise it first waits until Read or Discard has begun to receive the
-// message, and reads them into dst, or discards them if dst is nil. The error is that of the connection
-// or the pipe, or matches ErrProtocol if a frame does not have the announced length.
+// readPayloads reads the payload frames of one message. If in.payloadsAhead is set, it reads them
+// at once into memory that it allocates. Otherwise it waits until Read or Discard has begun to
+// receive the message, and reads them into in.dst, or drops them if in.dst is nil. The error is
+// that of the connection or the pipe, or matches ErrProtocol if a frame does not have the announced
+// length.
 func (r *compatReader) readPayloads(in *compatIncoming) error {
 	p := r.pipe
 	if in.payloadsAhead == nil {
@@ -258,12 +266,15 @@ func (r *compatReader) readPayloads(in *compatIncoming) error {
 	return nil
 }
 
-// finish handles the end of the descriptor connection with err. io.EOF is an orderly end: writes of
-// messages that have not started then fail, and the pipe stays up, so that received messages can be
-// read. Any other error fails the pipe.
+// finish handles err, with which the descriptor connection has ended. If err matches io.EOF, the
+// peer has ended the connection in an orderly way: finish makes writes that have not started fail,
+// and leaves the pipe up, so that received messages can still be read. Any other error fails the
+// pipe, and so does an end without the close frame that a peer of this library sends: the peer was
+// lost. If err means that the peer is gone, finish first waits up to closeFrameTimeout for that
+// frame and the reason in it. It reports a lost peer to Events.PeerLost.
 //
-// A C++ peer sends no close frame. After an orderly end it counts as lost if messages of this end have
-// failed because of that, or are still incomplete after closeFrameTimeout, for which finish waits.
+// A C++ peer sends no close frame. Its orderly end counts as the loss of the peer if messages of
+// this end have failed because the peer is gone, or are still incomplete after closeFrameTimeout.
 func (r *compatReader) finish(err error) {
 	p := r.pipe
 	orderly := errors.Is(err, io.EOF)
@@ -284,7 +295,7 @@ func (r *compatReader) finish(err error) {
 	}
 	end = p.errorFor("next", p.desc.name, p.control.explainEnd(end))
 	p.reportLost(end)
-	if !orderly {
+	if !orderly || p.control.exists() && errors.Is(end, ErrPeerLost) {
 		p.fail(end)
 		return
 	}
@@ -311,9 +322,9 @@ func (r *compatReader) progress() readProgress {
 	return r.state
 }
 
-// drain discards messages while the pipe is closing, so that the peer's writes succeed and no
-// unread bytes reset the connections. It returns when the reader's goroutine has ended or the pipe
-// is down.
+// drain discards received messages while the pipe is closing, so that the peer's writes succeed and
+// no unread bytes reset the connections. It blocks until the reader's goroutine has received the
+// last message, the pipe has failed, or a message cannot be discarded, which fails the pipe.
 func (p *compat) drain() {
 	r := &p.reader
 	for r.drainUnread() {
@@ -329,8 +340,10 @@ func (p *compat) drain() {
 	}
 }
 
-// drainUnread discards the messages that have been received and not read, in order, and returns
-// true once there are none. If a message cannot be discarded it fails the pipe and returns false.
+// drainUnread discards, in order, the messages that have been received and whose reading has not
+// started. It returns true when none is left. If a call of Read or Discard has claimed a message
+// but not supplied memory yet, drainUnread waits for that call. If a message cannot be discarded,
+// drainUnread fails the pipe and returns false.
 func (r *compatReader) drainUnread() bool {
 	for {
 		r.mu.Lock()

@@ -40,10 +40,14 @@ func (w *compatWriter) init(p *compat) {
 	}
 }
 
-// tryWrite accepts no message: in this dialect messages are sent from the caller's memory.
+// tryWrite always returns false and nil: it accepts no message, because in the compatible dialect
+// messages are sent from the caller's memory, which stays in use longer than the call.
 func (p *compat) tryWrite(*Message) (bool, error) { return false, nil }
 
-// send implements engine: it adds m to the queue.
+// send checks m, waits until the budgets of bytes in flight admit it, and queues it. The returned
+// operation ends when m's memory, which is not copied, may be reused; it has m's number later, and
+// the number returned here is always 0. If m is invalid, its deadline has passed, ctx has ended, or
+// the pipe accepts no more messages, send queues nothing and returns an *Error and no operation.
 func (p *compat) send(ctx context.Context, m *Message) (uint64, *WriteOp, error) {
 	w := &p.writer
 	size, err := messageSize{}, p.Err()
@@ -87,8 +91,9 @@ func (p *compat) send(ctx context.Context, m *Message) (uint64, *WriteOp, error)
 	return 0, &op.WriteOp, nil
 }
 
-// run sends the descriptors and payloads of the queued messages, one after the other, until the
-// writer is stopped. An error of the descriptor connection stops the writer.
+// run is the loop that sends the descriptors and payloads of queued messages, one message after the
+// other. It returns after the writer was stopped. An error of the descriptor connection stops the
+// writer: all messages that have not completed then fail.
 func (w *compatWriter) run() {
 	var enc compatEncoder
 	for op := w.next(); op != nil; op = w.next() {
@@ -101,8 +106,9 @@ func (w *compatWriter) run() {
 	}
 }
 
-// next waits for a queued message, starts it and returns it. To start a message it also passes its
-// tensors to the channels, as sendTensors does. It returns nil once the writer is stopped.
+// next waits until a message is queued, marks it as started, gives it the next number and returns
+// it. It also gives the tensors of the message to their channels if their target devices are known,
+// as sendTensors does. It returns nil once the writer is stopped. It takes mu.
 func (w *compatWriter) next() *compatWriteOp {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -130,8 +136,10 @@ func (w *compatWriter) next() *compatWriteOp {
 	return op
 }
 
-// sendTensors gives the tensors of unsent messages to the channels, in order, up to the first
-// message whose targets are not known. The caller holds mu; Send does not block.
+// sendTensors gives the tensors of the messages in w.unsent to their channels, in the order of the
+// messages. It stops at the first message with a tensor whose target device the receiver has not
+// chosen yet. It skips empty tensors. It does not wait until the tensors are sent. The caller holds
+// mu.
 func (w *compatWriter) sendTensors() {
 	for w.unsent.Len() > 0 && w.unsent.Front().missingTargets == 0 {
 		op := w.unsent.Pop()
@@ -155,9 +163,10 @@ func (w *compatWriter) sendTensors() {
 	}
 }
 
-// readReplies reads the receiver's choices of target devices from the reply connection and has
-// resolve apply them, until the connection ends. An invalid reply fails the pipe; the end of the
-// connection goes to connEnded.
+// readReplies is the loop that reads the receiver's choices of target devices from the reply
+// connection and passes each to resolve. It returns when the connection ends, whose error it passes
+// to connEnded, or after an invalid reply, which fails the pipe. After an orderly end of the
+// connection it also calls endReplies.
 func (w *compatWriter) readReplies() {
 	p := w.pipe
 	var buf []byte // reused, and so is its charge
@@ -185,9 +194,10 @@ func (w *compatWriter) readReplies() {
 	}
 }
 
-// resolve applies the devices that a reply names to the oldest message that waits for a reply, and
-// sends its tensors. A reply that fits no message is an error that matches ErrProtocol. After
-// endReplies or dropUnsent replies are ignored.
+// resolve applies the devices in chosen, which one reply names, to the oldest message that waits
+// for a reply, and calls sendTensors. It returns an error that matches ErrProtocol if no message
+// waits, if the number of devices is wrong, or if no channel reaches a device. After endReplies or
+// dropUnsent it ignores the reply and returns nil. It does not keep chosen. It takes mu.
 func (w *compatWriter) resolve(chosen []device.Device) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -216,9 +226,11 @@ func (w *compatWriter) resolve(chosen []device.Device) error {
 	return nil
 }
 
-// stopWriting implements engine. Messages fail with err: those that have not started at once, the
-// others when the connections and channels that use their memory have released it. It does not wait
-// for that.
+// stopWriting implements engine: it stops the writer with err, unless the writer is stopped
+// already. Queued messages, and messages whose tensors were not given to channels yet, fail with
+// the error of the stop; new messages are rejected. The operations end in order, those of messages
+// that are being sent when the connections and channels have released the memory; stopWriting does
+// not wait for that. It takes mu.
 func (p *compat) stopWriting(err error) {
 	w := &p.writer
 	w.mu.Lock()
@@ -228,9 +240,11 @@ func (p *compat) stopWriting(err error) {
 	w.completeFinished()
 }
 
-// stopStarting fails queued and new messages with err, because the peer has closed. Messages that
-// have started continue: the peer may have sent the targets of their tensors before it closed, and
-// waits for these tensors. After endReplies, messages without targets fail.
+// stopStarting stops the writer with err, because the peer has closed, unless the writer is stopped
+// already. Queued messages fail, and new messages are rejected. Messages that have started
+// continue: before it closed, the peer may have sent the target devices of their tensors, and then
+// waits for these tensors. If endReplies was called before, messages that lack a target device fail
+// too. It takes mu.
 func (w *compatWriter) stopStarting(err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -241,8 +255,8 @@ func (w *compatWriter) stopStarting(err error) {
 	w.completeFinished()
 }
 
-// endReplies records that the peer has sent its last reply. If the writer is stopped, messages that
-// still wait for a reply fail.
+// endReplies records that the peer sends no more replies. If the writer is stopped, endReplies
+// makes the messages that still wait for a reply, and those queued after them, fail. It takes mu.
 func (w *compatWriter) endReplies() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -253,8 +267,9 @@ func (w *compatWriter) endReplies() {
 	}
 }
 
-// failQueued fails queued and new messages with err and makes run end. Only the first call has an
-// effect. The caller holds mu and must then call completeFinished, which ends the queued messages.
+// failQueued stops the writer with err: queued messages fail with err, new messages are rejected,
+// and run returns. If the writer is stopped already, failQueued changes nothing. The caller holds
+// mu and must then call completeFinished, which ends the failed messages.
 func (w *compatWriter) failQueued(err error) {
 	w.halt(err)
 	for w.queue.Len() > 0 {
@@ -266,9 +281,10 @@ func (w *compatWriter) failQueued(err error) {
 	}
 }
 
-// dropUnsent fails the messages in unsent with w.stopped, which must be set. The tensors of these
-// messages wait for their target devices, or come after such a message. Later replies are ignored. The
-// caller holds mu and must then call completeFinished.
+// dropUnsent makes the messages in w.unsent fail with w.stopped, which must be set, and empties
+// w.unsent. These are the messages that wait for the target devices of their tensors, and later
+// ones. Their tensors are not sent, and later replies are ignored. The caller holds mu and must
+// then call completeFinished.
 func (w *compatWriter) dropUnsent() {
 	w.noReplies = true
 	for w.unsent.Len() > 0 {
@@ -282,8 +298,8 @@ func (w *compatWriter) dropUnsent() {
 	w.awaitingReply = fifo.Queue[*compatWriteOp]{}
 }
 
-// lossError returns the error of the first message that failed because the peer is lost, or nil if
-// there is none.
+// lossError returns the error of the first message that has failed because the peer is lost, or nil
+// if none has. It takes mu.
 func (w *compatWriter) lossError() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -300,9 +316,11 @@ type compatWriteOp struct {
 	targets        []device.Device // of all tensors, once the receiver has chosen
 }
 
-// finishPart records that a part of op is complete or, if err is not nil, has failed. The part is a
-// tensor on ch or, if ch is nil, the frames on the descriptor connection. Its memory is no longer used.
-// finishPart locks mu.
+// finishPart records that one part of op is complete or, if err is not nil, has failed, and that
+// the memory of the part is no longer used. ch is the channel of a tensor, and nil for the frames
+// on the descriptor connection. A failed part fails op and, unless the peer is gone or this end has
+// closed, the pipe. finishPart then calls completeFinished, which completes op if it is its turn.
+// It takes mu.
 func (w *compatWriter) finishPart(op *compatWriteOp, ch *pipeChannel, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -313,9 +331,10 @@ func (w *compatWriter) finishPart(op *compatWriteOp, ch *pipeChannel, err error)
 	w.completeFinished()
 }
 
-// failOp sets the error of op to err, unless op has one. If the writer is stopped it uses w.stopped
-// instead, because err may only be a consequence of the stop. The first error that means that the peer
-// is lost is kept in lossErr. The caller holds mu.
+// failOp sets the error of op to err as an *Error, unless op has an error. If the writer is
+// stopped, failOp uses w.stopped in place of err, which may only be a consequence of the stop. It
+// also stores the first error of any operation that matches ErrPeerLost in w.lossErr. It does not
+// complete op. The caller holds mu.
 func (w *compatWriter) failOp(op *compatWriteOp, err error) {
 	if op.err == nil {
 		op.err = w.pipe.errorFor("write", "", cmp.Or(w.stopped, err))
@@ -325,8 +344,9 @@ func (w *compatWriter) failOp(op *compatWriteOp, err error) {
 	}
 }
 
-// completeFinished completes the oldest started messages, up to the first with pending parts. The
-// caller holds mu.
+// completeFinished completes started messages in order, up to the first one with parts that are not
+// complete. If no message is left to send, it wakes the callers that wait for that. The caller
+// holds mu.
 func (w *compatWriter) completeFinished() {
 	for w.started.Len() > 0 && w.started.Front().pending == 0 {
 		w.started.Pop().finish()
@@ -334,8 +354,10 @@ func (w *compatWriter) completeFinished() {
 	w.signalIdle()
 }
 
-// finish completes the operation, unless it is complete, and releases its message. The caller holds
-// mu of the writer.
+// finish completes the operation with op.err as its result, counts its bytes if it succeeded, and
+// drops the reference to the message. If the receiver has not chosen all target devices, the
+// reference stays, because a later reply refers to the message. If op is complete already, finish
+// does nothing. The caller holds mu of the writer.
 func (op *compatWriteOp) finish() {
 	if op.state == opDone {
 		return
@@ -349,9 +371,11 @@ func (op *compatWriteOp) finish() {
 	op.complete()
 }
 
-// cancelLocked implements canceler. It withdraws an operation that is queued, and nothing of it is
-// sent. An operation whose parts are all complete ends at once, with its own result. Any other
-// operation fails, and the pipe fails with ErrCancelled.
+// cancelLocked cancels an operation that is not complete. If it is still queued, it is withdrawn
+// with cause as its error, and nothing of it is sent. If all its parts are complete, it ends at
+// once with its own result. Otherwise the operation fails with an error that matches ErrCancelled
+// and cause, unless it has failed or the writer was stopped before, and the pipe fails with
+// ErrCancelled. cancelLocked implements canceler. The caller holds mu of the sender.
 func (op *compatWriteOp) cancelLocked(cause error) {
 	w := &op.sender.pipe.engine.(*compat).writer
 	switch {

@@ -36,7 +36,8 @@ const (
 
 func (c Compression) String() string { return compress.Codec(c).String() }
 
-// MarshalText returns the name of c: none, s2 or zstd.
+// MarshalText returns the name of c as new memory: none, s2 or zstd for the constants of this
+// package. The error is always nil.
 func (c Compression) MarshalText() ([]byte, error) { return []byte(c.String()), nil }
 
 // UnmarshalText sets c by its name: none, s2 or zstd. For any other text it returns an error and
@@ -84,8 +85,9 @@ func (s *savings) snapshot() Savings {
 	return Savings{Parts: plain.Messages, Bytes: plain.Bytes, WireBytes: s.wire.snapshot().Bytes}
 }
 
-// addCompressible counts a part of n bytes for which compression c is requested; CompressionNone
-// counts nothing. It returns an error if c is not known.
+// addCompressible adds one part of n bytes to the parts and bytes for which the sender of a message
+// has requested compression. It adds nothing if c is CompressionNone. It returns an error, and adds
+// nothing, if c is not a known compression.
 func (s *messageSize) addCompressible(c Compression, n int) error {
 	if !compress.Codec(c).Known() {
 		return fmt.Errorf("compression %d is not known", byte(c))
@@ -97,14 +99,16 @@ func (s *messageSize) addCompressible(c Compression, n int) error {
 	return nil
 }
 
-// compresses reports whether the pipe can compress: it uses the native dialect, and both ends
-// support compression.
+// compresses reports whether a pipe opened from s compresses on request, which is so if it uses the
+// native dialect and both ends support compression.
 func (s *spec) compresses() bool { return s.native && s.features&wire.FeatureCompression != 0 }
 
-// staysOnHost reports whether a tensor from source to target stays in host memory, where the host can
-// decompress it. That is so if both are the CPU. It is also so if source is the CPU, target is zero,
-// and no channel carries tensors from the CPU to another device. arriving is set if the peer sends the
-// tensor. Both ends get the same result, since they have the same channels.
+// staysOnHost reports whether a tensor from the device source to the device target stays in host
+// memory at both ends, so that the host can compress and decompress it. That is so if both devices
+// are the CPU. It is also so if source is the CPU, target is zero because the receiver chooses it,
+// and no channel carries tensors from the CPU to another device. arriving is true if the peer sends
+// the tensor, and false if this end does. Both ends get the same result, since they have the same
+// channels.
 func (p *Pipe) staysOnHost(source, target device.Device, arriving bool) bool {
 	cpu := device.CPU()
 	if source != cpu || !target.IsZero() {
@@ -157,9 +161,9 @@ func formLength(form [][]byte) (n uint64) {
 	return n
 }
 
-// cost returns the bytes that a message acquires of the budgets before it is compressed. If the
-// pipe compresses, parts to be compressed count twice, since the compressed form may take as much
-// memory.
+// cost returns the number of bytes that a message of the given size acquires of the budgets of
+// bytes in flight before it is compressed. If the pipe compresses, the parts to be compressed count
+// twice, since their compressed form may take as much memory again.
 func (o *nativeWriter) cost(size *messageSize) int {
 	if !o.pipe.compresses {
 		return size.total()
@@ -167,10 +171,11 @@ func (o *nativeWriter) cost(size *messageSize) int {
 	return addSizes(size.total(), int(size.compressible.Bytes))
 }
 
-// compress returns the compressed forms of the parts of m for which compression is requested. It
-// returns nil without an error if there are none or the pipe does not compress. It runs on the
-// goroutine of the caller of Write, before any byte is sent. If ctx, the message's deadline or the pipe
-// ends first it returns an error. The caller must release the result.
+// compress returns the compressed forms of those parts of m for which compression is requested and
+// possible. It returns nil and no error if compression is requested for no part or the pipe does
+// not compress. It runs on the goroutine that called Write, before any byte is sent. If ctx, the
+// deadline of m or the sending on the pipe ends first, or if the encoder fails, it returns nil and
+// an error. The forms may refer to m's memory. The caller must release the result.
 func (o *nativeWriter) compress(ctx context.Context, m *Message, size *messageSize) (*compressedForms, error) {
 	if !o.pipe.compresses || size.compressible.Messages == 0 {
 		return nil, nil
@@ -221,8 +226,9 @@ func (o *nativeWriter) compressParts(ctx context.Context, m *Message, k *compres
 	return nil
 }
 
-// settleCost returns the share of the budgets that a message keeps after it is compressed, and releases
-// the rest. The caller has acquired cost(size). k are the compressed forms, nil if there are none.
+// settleCost returns to the budgets what a message does not need after compression, and returns the
+// share that the message keeps. Before, the caller has acquired cost(size). k holds the compressed
+// forms of the message; if k is nil the message keeps everything.
 func (o *nativeWriter) settleCost(size *messageSize, k *compressedForms) budgetShare {
 	share := o.budget.shareOf(o.cost(size))
 	if k == nil {
@@ -234,9 +240,10 @@ func (o *nativeWriter) settleCost(size *messageSize, k *compressedForms) budgetS
 	return kept
 }
 
-// countCompressed counts the parts of the message described in o.frame for which compression was
-// requested: in o.saved those that are compressed, and in pipe.plain the others. The caller holds
-// mu.
+// countCompressed updates the statistics for the message whose header is in o.frame and whose sizes
+// are in size. It counts the parts for which compression was requested: compressed ones in o.saved,
+// and the others in pipe.plain. k holds the compressed forms, and is nil if the message was not
+// compressed. The caller holds mu.
 func (o *nativeWriter) countCompressed(size *messageSize, k *compressedForms) {
 	plain := size.compressible
 	count := func(length, form uint64) {
@@ -258,15 +265,17 @@ func (o *nativeWriter) countCompressed(size *messageSize, k *compressedForms) {
 	o.pipe.plain.addMany(plain)
 }
 
-// formBuffer returns the compressed form of a part as a buffer for channels. The buffer keeps part
-// reachable, to whose memory the form may refer.
+// formBuffer returns a host buffer whose memory is form, the compressed form of part, without a
+// copy. The buffer keeps part reachable for the garbage collector, because form may refer to part's
+// memory.
 func formBuffer(form [][]byte, part device.Buffer) device.Buffer {
 	return device.Host(form...).WithOwner(part)
 }
 
-// formTail returns the last n bytes of b, the memory of a part that is not inline. A channel
-// receives the part's compressed form, of n bytes, into the tail, and the form is then decompressed
-// in place, so that it takes no further memory. For an uncompressed part n is b.Len().
+// formTail returns the last n bytes of b, without a copy. b is the memory for a part, and n the
+// length in which the part is sent. A channel receives a compressed part of n bytes into this tail,
+// and the part is then decompressed in place over all of b, so that it takes no further memory. For
+// an uncompressed part n is b.Len(), and the result is b.
 func formTail(b device.Buffer, n uint64) device.Buffer {
 	if n == uint64(b.Len()) {
 		return b
@@ -274,8 +283,9 @@ func formTail(b device.Buffer, n uint64) device.Buffer {
 	return b.Slice(b.Len()-int(n), int(n))
 }
 
-// checkCodec counts a compressed part in in.compressed, or returns an error if this pipe does not
-// support compression. An uncompressed part is always valid.
+// checkCodec checks the codec of an arriving part. For compress.None it returns nil. For any other
+// codec it returns an error if this pipe does not support compression; otherwise it counts the part
+// in in.compressed and returns nil.
 func (in *nativeIncoming) checkCodec(codec compress.Codec) error {
 	if codec == compress.None {
 		return nil
@@ -287,8 +297,10 @@ func (in *nativeIncoming) checkCodec(codec compress.Codec) error {
 	return nil
 }
 
-// checkTensorCodec does for a tensor what checkCodec does for any part. It also returns an error for a
-// compressed tensor that might go to memory in which the host cannot decompress it.
+// checkTensorCodec checks the codec of the arriving tensor t. It returns nil for an uncompressed
+// tensor. For a compressed one it returns an error if the pipe does not support compression, or if
+// the tensor might go to memory in which the host cannot decompress it; otherwise it counts the
+// tensor in in.compressed and returns nil.
 func (in *nativeIncoming) checkTensorCodec(t *native.Tensor) error {
 	if t.Codec != compress.None && !in.Incoming.pipe.staysOnHost(t.Source, t.Target, true) {
 		return fmt.Errorf("it is compressed, and goes from %s to %s", t.Source, t.Target)
@@ -296,22 +308,10 @@ func (in *nativeIncoming) checkTensorCodec(t *native.Tensor) error {
 	return in.checkCodec(t.Codec)
 }
 
-// checkMemory returns an error that matches ErrAllocation if the memory in a for a compressed
-// tensor cannot be addressed by the host.
-func (in *nativeIncoming) checkMemory(a Allocation) error {
-	if in.compressed == 0 {
-		return nil
-	}
-	for k := range in.parts.Tensors {
-		if in.parts.Tensors[k].Codec != compress.None && !a.Tensors[k].IsHost() {
-			return allocationError("tensor %d: it is compressed, and the host cannot address the memory", k)
-		}
-	}
-	return nil
-}
-
-// decompressInline waits for the work on dst's stream and then decompresses form, an inline part, into
-// dst. The error is that of awaitStream or decompressError.
+// decompressInline waits for the work on dst's stream and then decompresses form, the compressed
+// bytes of an inline part, into dst. It uses form and dst only until it returns. The error is that
+// of the wait, matches ErrProtocol if form is corrupt, which fails the pipe, and matches
+// ErrCancelled if ctx ends during decompression.
 func (in *nativeIncoming) decompressInline(ctx context.Context, codec compress.Codec, dst device.Buffer, form []byte) error {
 	if err := awaitStream(ctx, dst); err != nil {
 		return err
@@ -322,8 +322,9 @@ func (in *nativeIncoming) decompressInline(ctx context.Context, codec compress.C
 	return in.decompressError(err)
 }
 
-// decompressLarge decompresses, in the memory of a, the parts that are not inline and that channels
-// have received in compressed form. Errors are those of decompressInPlace.
+// decompressLarge decompresses, in place in the memory of a, the parts that channels or the bulk
+// connection have received in compressed form. Inline parts are not touched. It stops at the first
+// part that fails, with the error of decompressInPlace.
 func (in *nativeIncoming) decompressLarge(ctx context.Context, a Allocation) error {
 	if in.compressed == 0 {
 		return nil
@@ -345,8 +346,10 @@ func (in *nativeIncoming) decompressLarge(ctx context.Context, a Allocation) err
 	return nil
 }
 
-// decompressInPlace waits for the work on dst's stream. The last n bytes of dst hold a compressed form;
-// it then decompresses this form into all of dst. The error is that of awaitStream or decompressError.
+// decompressInPlace waits for the work on dst's stream and then decompresses the last n bytes of
+// dst, which hold a compressed form, into all of dst. While it decompresses, it raises
+// PipeStats.Progress. The error is that of the wait, matches ErrProtocol if the form is corrupt,
+// which fails the pipe, and matches ErrCancelled if ctx ends during decompression.
 func (in *nativeIncoming) decompressInPlace(ctx context.Context, codec compress.Codec, dst device.Buffer, n uint64) error {
 	if err := awaitStream(ctx, dst); err != nil {
 		return err
@@ -360,9 +363,10 @@ func (in *nativeIncoming) decompressInPlace(ctx context.Context, codec compress.
 	return in.decompressError(err)
 }
 
-// decompressError returns the error of a Read whose decompression returned err. Corrupt data fails
-// the pipe, and the error matches ErrProtocol. Any other err means that the Read's ctx has ended,
-// and the error matches ErrCancelled. nil stays nil.
+// decompressError turns err, the result of a decompression, into the error of the call of Read. If
+// the data is corrupt it fails the pipe and returns an error that matches ErrProtocol. Any other
+// error means that the Read's ctx has ended, and decompressError returns an error that matches
+// ErrCancelled and err. nil stays nil.
 func (in *nativeIncoming) decompressError(err error) error {
 	switch {
 	case err == nil:
@@ -376,8 +380,8 @@ func (in *nativeIncoming) decompressError(err error) error {
 	}
 }
 
-// countSavings updates the reader's statistics after the message has been read: for each compressed
-// part it adds the original and the compressed length.
+// countSavings adds the original and the compressed length of each compressed part of the message
+// to the reader's statistics. It is called after the message has been read.
 func (in *nativeIncoming) countSavings() {
 	if in.compressed == 0 {
 		return

@@ -11,7 +11,8 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/transport/mem"
 )
 
-// Nothing is compressed, in either direction, if one end does not support compression.
+// TestCompressionNeedsBothEnds checks that nothing is compressed, in either direction, if one end
+// does not support compression, and that the statistics have the reason.
 func TestCompressionNeedsBothEnds(t *testing.T) {
 	for name, withoutCompression := range map[string]int{"the client": 0, "the server": 1, "neither": 2} {
 		t.Run(name+" does not know it", func(t *testing.T) {
@@ -52,8 +53,9 @@ func requirePlain(t *testing.T, from, to *Pipe) {
 	require.Equal(t, want, from.Stats().Compression)
 }
 
-// Both ends agree on whether a tensor stays on the host: it does if no channel can bring it
-// to another device.
+// TestStaysOnHost checks that sender and receiver agree on whether a tensor stays on the host. A
+// tensor of the CPU without a target does if no channel brings tensors of the CPU to another
+// device.
 func TestStaysOnHost(t *testing.T) {
 	cpu, gpu := device.CPU(), device.Device{Kind: "cuda"}
 	onlyHost := []devicePair{{cpu, cpu}, {gpu, gpu}, {gpu, cpu}}

@@ -64,7 +64,7 @@ func garbage(n int) []byte {
 	return p
 }
 
-// requestCompression requests compression for all parts of a message.
+// requestCompression sets the compression c in all payloads and tensors of m, and returns m.
 func requestCompression(m *pipe.Message, c pipe.Compression) *pipe.Message {
 	for i := range m.Payloads {
 		m.Payloads[i].Compression = c
@@ -75,7 +75,8 @@ func requestCompression(m *pipe.Message, c pipe.Compression) *pipe.Message {
 	return m
 }
 
-// dataMessage returns a message with data as a payload and as a tensor.
+// dataMessage returns a message with data as its payload and as its tensor for the device target,
+// both with the compression c. The message shares the memory of data.
 func dataMessage(data []byte, c pipe.Compression, target device.Device) *pipe.Message {
 	return requestCompression(&pipe.Message{
 		Payloads: []pipe.Payload{{Data: data}},
@@ -83,8 +84,9 @@ func dataMessage(data []byte, c pipe.Compression, target device.Device) *pipe.Me
 	}, c)
 }
 
-// The receiver gets the original bytes on every path, whether they are compressed or not.
-// Under the race detector the kinds and sizes are spread over the paths.
+// TestCompressedMessagesArrive checks on every path that the receiver gets the original bytes of
+// messages with requested compression, for contents and sizes that are compressed and others that
+// are not. Under the race detector each path gets only some of them.
 func TestCompressedMessagesArrive(t *testing.T) {
 	met := 0
 	onEveryPath(t, func(t *testing.T, client, server *pipe.Pipe) {
@@ -104,7 +106,8 @@ func TestCompressedMessagesArrive(t *testing.T) {
 	})
 }
 
-// One message has small and large parts, uncompressed or compressed with either codec.
+// TestMixedMessage checks that a message arrives that has small and large parts, uncompressed and
+// compressed with either codec, and that no bytes count as in flight afterwards.
 func TestMixedMessage(t *testing.T) {
 	onNativePaths(t, func(t *testing.T, client, server *pipe.Pipe) {
 		m := message(1, []int{10, large, 1000, large}, []int{large, 70_000, 0, 3})
@@ -123,7 +126,8 @@ func TestMixedMessage(t *testing.T) {
 	})
 }
 
-// A tensor of several segments is compressed, and decompressed, as one piece.
+// TestCompressedSegments checks that a tensor of several segments is compressed as one piece, and
+// decompressed into several segments.
 func TestCompressedSegments(t *testing.T) {
 	client, server := connect(t, nativePath())
 	data := contents["text"](700_000)
@@ -139,8 +143,9 @@ func TestCompressedSegments(t *testing.T) {
 	require.EqualValues(t, 1, server.Stats().Compression.Received.Parts)
 }
 
-// Compressed and uncompressed parts are counted at both ends. The channel counts the bytes
-// that were transferred.
+// TestCompressionStats checks that both ends count compressed parts, that the sender counts those
+// that were sent uncompressed, and that the statistics of the channel have the bytes that it
+// carried.
 func TestCompressionStats(t *testing.T) {
 	for _, codec := range codecs {
 		client, server := connect(t, nativePath())
@@ -166,7 +171,8 @@ func TestCompressionStats(t *testing.T) {
 	}
 }
 
-// In the compatible dialect nothing is compressed, and the statistics contain the reason.
+// TestCompressionInTheCompatibleDialect checks that the compatible dialect sends parts uncompressed
+// although compression is requested, and that the statistics have the reason.
 func TestCompressionInTheCompatibleDialect(t *testing.T) {
 	client, server := connect(t, memPath())
 	m := dataMessage(make([]byte, 1000), pipe.CompressionS2, device.CPU())
@@ -179,7 +185,8 @@ func TestCompressionInTheCompatibleDialect(t *testing.T) {
 	}, stats)
 }
 
-// A tensor that a channel could bring to a device is not compressed.
+// TestTensorsForDevicesAreNotCompressed checks that a tensor without a target is not compressed if
+// a channel could bring it to a device other than the CPU, and that it is if its target is the CPU.
 func TestTensorsForDevicesAreNotCompressed(t *testing.T) {
 	kind := npu.NewKind()
 	t.Cleanup(kind.Close)
@@ -202,7 +209,8 @@ func TestTensorsForDevicesAreNotCompressed(t *testing.T) {
 	}
 }
 
-// Read decompresses into host memory with a stream only after the stream has done its work.
+// TestDecompressionAwaitsTheStream checks that Read decompresses into host memory that is used by a
+// stream only after the work on that stream is done.
 func TestDecompressionAwaitsTheStream(t *testing.T) {
 	for _, n := range []int{1000, large} {
 		kind := npu.NewKind()
@@ -263,8 +271,9 @@ func (f *checkedContext) Err() error {
 	}
 }
 
-// A write that is cancelled during compression sends nothing and releases its memory. Other
-// writes go on.
+// TestWriteCancelledDuringCompression checks that a write that is cancelled during compression
+// sends nothing and releases its budget, and that a later write succeeds. It cancels at each point
+// at which compression looks at the context.
 func TestWriteCancelledDuringCompression(t *testing.T) {
 	client, server := connect(t, nativePath())
 	size := race.Pick(large, 600_000)
@@ -286,7 +295,9 @@ func TestWriteCancelledDuringCompression(t *testing.T) {
 	require.GreaterOrEqual(t, withdrawn, 2*size/(256<<10), "once in each block")
 }
 
-// A Read that is cancelled during decompression ends its message alone.
+// TestReadCancelledDuringDecompression checks that a Read that is cancelled during decompression
+// fails alone: the write and the pipe are not affected. It cancels at each point at which Read
+// looks at the context.
 func TestReadCancelledDuringDecompression(t *testing.T) {
 	client, server := connect(t, nativePath())
 	for i, n := range []int{race.Pick(700_000, 300_000), 64 << 10} {
@@ -316,7 +327,9 @@ func TestReadCancelledDuringDecompression(t *testing.T) {
 	expect(t, server, message(7, []int{5}, nil))
 }
 
-// A compressed message can be cancelled like any other.
+// TestCompressedWriteCancelled checks that a write whose compressed message has been announced can
+// be cancelled: the peer's Read fails with ErrAborted, no bytes stay in flight, and the next write
+// succeeds.
 func TestCompressedWriteCancelled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client, server := connect(t, nativePath())
@@ -341,8 +354,8 @@ func TestCompressedWriteCancelled(t *testing.T) {
 	})
 }
 
-// The memory that compression may take counts as bytes in flight: a second writer waits for
-// the first, although the two messages alone would fit.
+// TestCompressionCountsInFlight checks that the memory that compression takes counts as bytes in
+// flight: a third writer waits for the budget although the three messages alone would fit.
 func TestCompressionCountsInFlight(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client, server := connect(t, nativePath(), func(o *pipe.Options) { o.Limits.PipeBytesInFlight = 5 * large })
@@ -381,10 +394,23 @@ type unreachable int
 
 func (u unreachable) Len() int { return int(u) }
 
-// Read rejects memory that the host cannot decompress into. The message can still be read.
+// TestDecompressionNeedsHostMemory checks that Read rejects memory into which the host cannot
+// decompress, with ErrAllocation, and that the message can then still be read.
 func TestDecompressionNeedsHostMemory(t *testing.T) {
 	client, server := connect(t, nativePath())
 	m := requestCompression(&pipe.Message{Tensors: []pipe.Tensor{{Buffer: device.Bytes(contents["text"](1000))}}}, pipe.CompressionS2)
+	write(t, client, m)
+	in := next(t, server)
+	elsewhere := device.On(device.CPU(), unreachable(1000), nil)
+	require.ErrorIs(t, in.Read(testContext(t), pipe.Allocation{Tensors: []device.Buffer{elsewhere}}), pipe.ErrAllocation)
+	same(t, m, in.Descriptor(), read(t, in))
+}
+
+// TestInlineTensorNeedsKind checks that Read rejects device memory for an inline tensor, with
+// ErrAllocation, if Options.Kinds lacks the kind, and that the message can then still be read.
+func TestInlineTensorNeedsKind(t *testing.T) {
+	client, server := connect(t, nativePath())
+	m := &pipe.Message{Tensors: []pipe.Tensor{{Buffer: device.Bytes(contents["text"](1000))}}}
 	write(t, client, m)
 	in := next(t, server)
 	elsewhere := device.On(device.CPU(), unreachable(1000), nil)

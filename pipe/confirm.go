@@ -16,9 +16,9 @@ const maxReadRequests = 1 << 16
 const entryMemory = 64
 
 // confirmer tracks which messages have been read: the messages of this end whose confirmation calls
-// wait for, and the messages of the peer that this end must confirm. Messages are numbered from 0 in
-// each direction. The struct that embeds it sends the frames, with what nextConfirmation and nextQuery
-// return.
+// wait for, and the messages of the peer that this end must confirm. Messages are numbered from 0
+// in each direction. The struct that embeds it sends the frames, with what nextConfirmation and
+// nextQuery return.
 type confirmer struct {
 	signal  func()         // wakes the writer of control frames
 	account *quota.Account // counts the entries of requested
@@ -44,9 +44,11 @@ func (c *confirmer) init(signal func(), account *quota.Account) {
 	c.requested = map[uint64]struct{}{}
 }
 
-// handleRequest handles the peer's request to confirm its message with this number: at once if the
-// message has been read, and otherwise when it is read. If the peer has too many requests open the
-// error matches ErrProtocol.
+// handleRequest handles the peer's request to confirm the peer's message with this number. If the
+// application has read that message and all earlier ones, handleRequest wakes the writer, which
+// sends the confirmation. Otherwise it stores the request until they are read. If the peer has
+// maxReadRequests stored requests already, it returns an error that matches ErrProtocol. It takes
+// c.mu.
 func (c *confirmer) handleRequest(number uint64) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -65,8 +67,8 @@ func (c *confirmer) handleRequest(number uint64) error {
 	return nil
 }
 
-// handleConfirmation handles the peer's confirmation that it has read the message of this end with this
-// number and all earlier ones. Calls of await for these messages return.
+// handleConfirmation records the peer's confirmation that it has read the message of this end with
+// this number and all earlier ones, and wakes the calls of await for these messages. It takes c.mu.
 func (c *confirmer) handleConfirmation(number uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -79,9 +81,10 @@ func (c *confirmer) handleConfirmation(number uint64) {
 	}
 }
 
-// noteRead records that the application has read or discarded the peer's message with this number. It
-// is called once for each message. Messages are confirmed in order, and only up to the last one whose
-// confirmation was requested.
+// noteRead records that the application has read or discarded the peer's message with this number.
+// It is called once for each message, in any order. If now a message whose confirmation the peer
+// has requested and all earlier messages have been read, noteRead wakes the writer, which sends the
+// confirmation. It takes c.mu.
 func (c *confirmer) noteRead(number uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -95,8 +98,9 @@ func (c *confirmer) noteRead(number uint64) {
 	}
 }
 
-// advance records that the next message in order has been read, and makes it confirmable if the peer
-// has requested that. The caller holds mu.
+// advance records that the message with the number c.read has been read, and raises c.read by one.
+// If the peer has requested the confirmation of that message, advance releases the memory charged
+// for the request and wakes the writer, which sends the confirmation. The caller holds c.mu.
 func (c *confirmer) advance() {
 	_, requested := c.requested[c.read]
 	delete(c.requested, c.read)
@@ -108,8 +112,9 @@ func (c *confirmer) advance() {
 	}
 }
 
-// nextConfirmation returns the number for the next confirmation frame, which confirms that message
-// and all before it, and counts these as confirmed. ok is false if there is nothing to confirm.
+// nextConfirmation returns the number for the next confirmation frame and true. The frame confirms
+// the peer's message with that number and all earlier ones, which nextConfirmation counts as
+// confirmed. ok is false if there is nothing to confirm.
 func (c *confirmer) nextConfirmation() (number uint64, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -131,9 +136,11 @@ func (c *confirmer) nextQuery() (number uint64, ok bool) {
 	return c.queries.Pop(), true
 }
 
-// await requests the confirmation of the message of this end with this number and waits for it. It
-// returns true once the message is confirmed, false and the cause if ctx ends first, and false and
-// nil if ended or down is closed first.
+// await waits until the peer has confirmed that it has read this end's message with this number,
+// and requests the confirmation unless it has arrived already. It returns true and nil once the
+// message is confirmed, false and the cause if ctx ends first, and false and nil if ended or down
+// is closed first. There must be only one call at a time for a number. The request is not withdrawn
+// if await returns early.
 func (c *confirmer) await(ctx context.Context, number uint64, ended, down <-chan struct{}) (bool, error) {
 	c.mu.Lock()
 	if number < c.peerRead {
@@ -161,16 +168,16 @@ func (c *confirmer) await(ctx context.Context, number uint64, ended, down <-chan
 	return isClosed(read), nil // true if it was the last frame of the peer
 }
 
-// releaseRequests drops the peer's open requests, because the pipe has ended. It does not release
-// their bytes from the account; the caller closes that.
+// releaseRequests drops the peer's requests that have not been answered, because the pipe has
+// ended. It does not release their bytes from the account, which the caller closes.
 func (c *confirmer) releaseRequests() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.requested = map[uint64]struct{}{}
 }
 
-// unconfirmed returns the error for a message that was sent and not confirmed. It matches
-// ErrUnconfirmed and cause.
+// unconfirmed returns an *Error for a message that was sent and not confirmed. It matches
+// ErrUnconfirmed and cause. conn names the connection that is at fault, and may be empty.
 func (p *Pipe) unconfirmed(conn string, cause error) error {
 	return p.errorFor("write", conn, fmt.Errorf("%w: %w", ErrUnconfirmed, cause))
 }
@@ -182,7 +189,8 @@ type intervalSet struct {
 	starts map[uint64]uint64 // the start of each interval, by its end
 }
 
-// add adds n, which must not be in the set.
+// add adds n to the set, which must not contain n. It merges n with the intervals that end just
+// before n or begin just after n.
 func (r *intervalSet) add(n uint64) {
 	if r.ends == nil {
 		r.ends, r.starts = map[uint64]uint64{}, map[uint64]uint64{}

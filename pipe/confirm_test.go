@@ -7,8 +7,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// Numbers are added in any order and removed in ascending order. The set has one entry for each
-// interval.
+// TestIntervalSet checks intervalSet with random numbers: added in any order, they are removed in
+// ascending order, and the set has one entry for each interval.
 func TestIntervalSet(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		numbers := rapid.SliceOfNDistinct(rapid.Uint64Range(0, 40), 0, 40, rapid.ID).Draw(t, "numbers")

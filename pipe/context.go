@@ -3,7 +3,6 @@ package pipe
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"runtime"
@@ -15,6 +14,7 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/device"
 	"github.com/tensorpipe-go/tensorpipe/internal/budget"
 	"github.com/tensorpipe-go/tensorpipe/internal/compress"
+	"github.com/tensorpipe-go/tensorpipe/internal/errtext"
 	"github.com/tensorpipe-go/tensorpipe/internal/quota"
 )
 
@@ -60,8 +60,8 @@ type Options struct {
 	// Events reports what happens to the pipes of the context. nil reports nothing.
 	Events *Events
 
-	// Logger receives events that no call returns: rejected connections and failed
-	// handshakes. Default: nothing is logged.
+	// Logger receives events that no call returns: rejected connections, failed
+	// handshakes, and unknown names in Policy. Default: nothing is logged.
 	Logger *slog.Logger
 }
 
@@ -94,10 +94,14 @@ type Context struct {
 	closing context.Context // ends when Close is called
 	stop    context.CancelCauseFunc
 
+	connSessions *budget.Budget // sessions of Conns that peers have opened
+
 	mu        sync.Mutex
 	listeners map[*Listener]struct{}
 	pipes     map[*Pipe]struct{}
-	work      sync.WaitGroup // goroutines of listeners, and calls of Dial and Listen
+	sessions  map[*connSession]struct{}
+	dialled   map[string]*dialledSession // by url, for DialConn
+	work      sync.WaitGroup             // goroutines of listeners and of sessions, and calls of Dial and Listen
 }
 
 func (o Options) check() error {
@@ -112,10 +116,16 @@ func (o Options) check() error {
 	return o.Limits.check()
 }
 
-// New returns a context without listeners and pipes, which the caller must close. Errors match
-// ErrOptions.
+// New returns a context with no listeners and no pipes, which the caller must close. It returns an
+// error that matches ErrOptions if o is invalid, its Policy requires a name that no entry has, or
+// none of its transports can be used. The context keeps the callbacks, entries and other pointers
+// in o.
 func New(o Options) (*Context, error) {
 	if err := o.check(); err != nil {
+		return nil, err
+	}
+	log := cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
+	if err := o.checkNames(log); err != nil {
 		return nil, err
 	}
 	r, err := newRegistry(o.Transports, o.Channels, o.Policy)
@@ -130,10 +140,12 @@ func New(o Options) (*Context, error) {
 	c := &Context{
 		opts:      o,
 		limits:    o.Limits.withDefaults(),
-		log:       cmp.Or(o.Logger, slog.New(slog.DiscardHandler)),
+		log:       log,
 		registry:  r,
 		listeners: map[*Listener]struct{}{},
 		pipes:     map[*Pipe]struct{}{},
+		sessions:  map[*connSession]struct{}{},
+		dialled:   map[string]*dialledSession{},
 	}
 	c.blocks.New = func() any { return new(block) }
 	c.incoming.New = func() any { return new(nativeIncoming) }
@@ -141,22 +153,25 @@ func New(o Options) (*Context, error) {
 	c.inFlight = budget.New(c.limits.ContextBytesInFlight)
 	c.windows = budget.New(c.limits.ContextWindowBytes)
 	c.openingPipes = budget.New(c.limits.MaxHandshakesInProgress)
+	c.connSessions = budget.New(c.limits.MaxConnSessions)
 	c.unadmitted = quota.New(c.limits.UnadmittedBytes)
 	c.closing, c.stop = context.WithCancelCause(context.Background())
 	return c, nil
 }
 
-// Refused returns the transports and channels that no pipe of the context can use, with the
-// reasons. The caller may change the result.
+// Refused returns the transports and channels of the Options that no pipe of the context can use,
+// each with the reason. The result is a copy, which the caller may change.
 func (c *Context) Refused() []Refusal { return append([]Refusal(nil), c.registry.refused...) }
 
-// Close closes all listeners and, as [Pipe.Close] does, all pipes. It returns once all goroutines
-// of the context have ended. Blocked calls, and all later ones, return ErrClosed. The error joins
-// those of the pipes.
+// Close closes all listeners and then, as [Pipe.Close] does, all pipes of the context, and the
+// sessions of all Conns, concurrently. It returns after all of them have closed and running calls
+// of Dial and Listen have ended. Bytes that were written to a Conn that is still open may be lost.
+// Calls of Dial, Listen, Accept, Next and on Conns that block, and later ones, return errors that
+// match ErrClosed. The result joins the errors of closing the pipes, and is nil if there are none.
 func (c *Context) Close() error {
 	c.stop(ErrClosed)
 	c.mu.Lock()
-	listeners, pipes := keys(c.listeners), keys(c.pipes)
+	listeners, pipes, sessions := keys(c.listeners), keys(c.pipes), keys(c.sessions)
 	c.mu.Unlock()
 	for _, l := range listeners {
 		l.Close()
@@ -166,9 +181,12 @@ func (c *Context) Close() error {
 	for i, p := range pipes {
 		closers.Go(func() { errs[i] = p.Close() })
 	}
+	for _, s := range sessions {
+		closers.Go(func() { s.close(ErrClosed) })
+	}
 	closers.Wait()
 	c.work.Wait()
-	return errors.Join(errs...)
+	return errtext.Join(errs...)
 }
 
 func keys[K comparable](m map[K]struct{}) []K {
@@ -179,8 +197,9 @@ func keys[K comparable](m map[K]struct{}) []K {
 	return out
 }
 
-// splitURL splits a url of the form transport://address into the entry of a usable transport and
-// the address. Errors match ErrURL; the text for a refused transport has the reason.
+// splitURL splits a url of the form transport://address, and returns the entry of that transport
+// and the address. It returns an error that matches ErrURL if the url has another form or the
+// transport is not registered or not usable; the text then has the reason.
 func (c *Context) splitURL(url string) (TransportEntry, string, error) {
 	name, addr, ok := strings.Cut(url, "://")
 	if !ok || name == "" {
@@ -198,9 +217,9 @@ func (c *Context) splitURL(url string) (TransportEntry, string, error) {
 	return e, "", fmt.Errorf("%w: no transport %q is registered", ErrURL, sanitize(name))
 }
 
-// handshakeContext returns a copy of ctx that also ends after HandshakeTimeout, with the cause
-// ErrHandshakeTimeout, and when c is closed, with the cause ErrClosed. The caller must call the
-// returned function to release its resources.
+// handshakeContext returns a context derived from ctx that also ends after HandshakeTimeout, with
+// the cause ErrHandshakeTimeout, and when c is closed, with the cause ErrClosed. The returned
+// function ends the new context and releases its resources; the caller must call it.
 func (c *Context) handshakeContext(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithTimeoutCause(ctx, c.opts.HandshakeTimeout, ErrHandshakeTimeout)
 	ctx, abort := context.WithCancelCause(ctx)
@@ -212,8 +231,8 @@ func (c *Context) handshakeContext(ctx context.Context) (context.Context, contex
 	}
 }
 
-// startWork registers a call of Dial or Listen, so that Close waits until it calls c.work.Done. Once c
-// is closing startWork registers nothing and returns ErrClosed.
+// startWork registers a call of Dial or Listen and returns nil. Close then waits until that call
+// has called c.work.Done. If c is closing, startWork registers nothing and returns ErrClosed.
 func (c *Context) startWork() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -224,8 +243,9 @@ func (c *Context) startWork() error {
 	return nil
 }
 
-// register counts and reports p as opened and adds it to the pipes that Close closes. Once c is
-// closing it adds nothing and returns ErrClosed. No goroutine of p may have been started.
+// register adds p to the pipes that Close closes, numbers p, counts it as opened and calls the
+// event functions for that. After Close was called, register does none of this and returns
+// ErrClosed. No goroutine of p may have been started.
 func (c *Context) register(p *Pipe) error {
 	c.mu.Lock()
 	if c.closing.Err() != nil {
@@ -239,8 +259,8 @@ func (c *Context) register(p *Pipe) error {
 	return nil
 }
 
-// unregister removes p, which has ended, from the pipes that Close closes, and counts and reports it
-// as closed. It does nothing if p was not registered.
+// unregister removes p, which has ended, from the pipes that Close closes, counts p as closed and
+// calls Events.Closed. It does nothing if p was not registered or was removed before.
 func (c *Context) unregister(p *Pipe) {
 	c.mu.Lock()
 	_, adopted := c.pipes[p]

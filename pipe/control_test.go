@@ -14,8 +14,8 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
 
-// WriteConfirmed returns once the peer has read the message and all earlier ones, and not
-// before.
+// TestWriteConfirmed checks that WriteConfirmed returns once the peer has read or discarded the
+// message and all earlier ones, and not before.
 func TestWriteConfirmed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client, server := connect(t, memPath())
@@ -51,7 +51,8 @@ func TestWriteConfirmed(t *testing.T) {
 	})
 }
 
-// The peer may read the message before the request for a confirmation arrives.
+// TestWriteConfirmedAfterRead checks on every path that WriteConfirmed succeeds if the peer reads
+// at once, perhaps before the request for a confirmation arrives.
 func TestWriteConfirmedAfterRead(t *testing.T) {
 	onEveryPath(t, func(t *testing.T, client, server *pipe.Pipe) {
 		go func() {
@@ -91,7 +92,8 @@ func TestWriteUnconfirmed(t *testing.T) {
 	})
 }
 
-// The cause of Abort is in the errors of all calls of the peer.
+// TestPeerReceivesCloseReason checks that the text of the cause that one end gives to Abort is in
+// the errors of all calls at the other end.
 func TestPeerReceivesCloseReason(t *testing.T) {
 	onEveryPath(t, func(t *testing.T, client, server *pipe.Pipe) {
 		next := make(chan error, 1)
@@ -116,7 +118,8 @@ func TestOrderlyCloseHasNoReason(t *testing.T) {
 	require.NotContains(t, err.Error(), "its reason")
 }
 
-// A message that was read is confirmed even if the reader closes immediately.
+// TestReadMessageIsConfirmedBeforeClose checks that WriteConfirmed succeeds for a message that was
+// read even if the reader closes immediately afterwards.
 func TestReadMessageIsConfirmedBeforeClose(t *testing.T) {
 	for _, size := range []int{10, 1 << 20} {
 		onEveryPath(t, func(t *testing.T, client, server *pipe.Pipe) {
@@ -134,7 +137,8 @@ func TestReadMessageIsConfirmedBeforeClose(t *testing.T) {
 	}
 }
 
-// Messages that the closing end has not read are not confirmed.
+// TestUnreadMessageIsNotConfirmed checks that WriteConfirmed fails with ErrUnconfirmed for a
+// message that the peer has not read when it closes.
 func TestUnreadMessageIsNotConfirmed(t *testing.T) {
 	onEveryPath(t, func(t *testing.T, client, server *pipe.Pipe) {
 		op := client.WriteAsync(testContext(t), message(1, []int{10}, nil))

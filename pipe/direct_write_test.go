@@ -71,7 +71,8 @@ func (s *directSession) Accept(ctx context.Context) (transport.Stream, error) {
 	return s.wrap(s.Session.Accept(ctx))
 }
 
-// wrap counts the calls on the first stream, which carries the messages.
+// wrap returns st, or, for the first stream of the session, which carries the messages, a stream
+// that counts the calls of TryWrite on st. It returns err unchanged.
 func (s *directSession) wrap(st transport.Stream, err error) (transport.Stream, error) {
 	if err == nil {
 		s.first.Do(func() { st = directStream{st, s.tries} })
@@ -118,9 +119,10 @@ func connectDirect(t *testing.T) *directPair {
 	return p
 }
 
-// A caller of Write writes to the stream itself if a message was received since its last
-// write: the message may be a reply, or a request whose reply it waits for. All other
-// messages are enqueued and leave together.
+// TestDirectWriteOrEnqueue checks when a caller of Write writes to the stream itself: only if a
+// message was received since its last write, and no more are announced with More. That message may
+// be a request to which it replies, or a reply before its next request. All other messages are
+// enqueued, so that they leave together.
 func TestDirectWriteOrEnqueue(t *testing.T) {
 	const trips = 10
 	request, reply := &pipe.Message{Metadata: []byte("request")}, &pipe.Message{Metadata: []byte("reply")}

@@ -9,6 +9,7 @@ import (
 	"syscall"
 
 	"github.com/tensorpipe-go/tensorpipe/channel"
+	"github.com/tensorpipe-go/tensorpipe/internal/errtext"
 	"github.com/tensorpipe-go/tensorpipe/internal/native"
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
@@ -91,11 +92,15 @@ var (
 	ErrAborted = errors.New("the sender aborted the message")
 
 	// ErrChecksum: received bytes do not match their checksum. The pipe is closed.
-	ErrChecksum = errors.New("checksum does not match")
+	ErrChecksum = native.ErrChecksum
 
 	// ErrDialect: one end does not support the dialect that Options.Dialect of the
 	// other requires. The text has the reason.
 	ErrDialect = errors.New("no common dialect")
+
+	// ErrNotAccepted: the listener accepts only pipes and a Conn was dialled, or the
+	// reverse. The text names the call that the listener's end needs.
+	ErrNotAccepted = errors.New("the listener does not accept this")
 
 	// ErrCloseTimeout: within CloseTimeout not all messages of this end were sent, or
 	// the peer did not close its end.
@@ -138,66 +143,82 @@ func (e *Error) Error() string {
 	if e.Conn != "" {
 		b.WriteString(" (" + e.Conn + " connection)")
 	}
-	return b.String() + ": " + e.Err.Error()
+	return b.String() + ": " + e.causeText()
 }
 
-// Unwrap returns the cause.
+// causeText returns the text of e.Err, without the "transport: dial address: " with which the error
+// of a transport begins, if that address is in e.Peer.
+func (e *Error) causeText() string {
+	text := e.Err.Error()
+	if name, addr, isURL := strings.Cut(e.Peer, "://"); isURL {
+		text = strings.Replace(text, name+": dial "+addr+": ", "", 1)
+	}
+	return text
+}
+
+// Unwrap returns e.Err, the cause, for errors.Is and errors.As.
 func (e *Error) Unwrap() error { return e.Err }
 
-// Timeout reports whether a time limit was exceeded. It is part of net.Error.
+// Timeout reports whether the cause is an exceeded time limit: HandshakeTimeout, CloseTimeout, the
+// Deadline of a message, or one of the network or of a context. A context that the application ended
+// with a cause of its own counts if that cause has a method Timeout that returns true. Timeout is
+// the method of that name in net.Error.
 func (e *Error) Timeout() bool {
 	var t interface{ Timeout() bool }
 	return errors.Is(e.Err, ErrHandshakeTimeout) || errors.Is(e.Err, ErrCloseTimeout) ||
 		(errors.As(e.Err, &t) && t.Timeout())
 }
 
-// protocolError returns an error that matches ErrProtocol and the errors that format wraps with %w.
-// The text is that of fmt.Errorf.
+// protocolError formats format and args as fmt.Errorf does, and returns an error with that text
+// after the text of ErrProtocol. The error matches ErrProtocol and the errors that format wraps
+// with %w.
 func protocolError(format string, args ...any) error {
 	return fmt.Errorf("%w: %w", ErrProtocol, fmt.Errorf(format, args...))
 }
 
-// limitError returns an error that matches ErrLimit, for got units of a quantity of which limit are
-// allowed. what names the quantity.
+// limitError returns an error that matches ErrLimit, for a quantity that exceeds its limit. Its
+// text has the name of the quantity, the value, and the limit, as the parameters give them.
 func limitError(what string, got, limit uint64) error {
 	return fmt.Errorf("%w: %s of %d, limit is %d", ErrLimit, what, got, limit)
 }
 
-// messageError returns an error that matches ErrMessage and the errors that format wraps with %w.
-// The text is that of fmt.Errorf.
+// messageError formats format and args as fmt.Errorf does, and returns an error with that text
+// after the text of ErrMessage. The error matches ErrMessage and the errors that format wraps with
+// %w.
 func messageError(format string, args ...any) error {
 	return fmt.Errorf("%w: %w", ErrMessage, fmt.Errorf(format, args...))
 }
 
-// allocationError returns an error that matches ErrAllocation and the errors that format wraps with
-// %w. The text is that of fmt.Errorf.
+// allocationError formats format and args as fmt.Errorf does, and returns an error with that text
+// after the text of ErrAllocation. The error matches ErrAllocation and the errors that format wraps
+// with %w.
 func allocationError(format string, args ...any) error {
 	return fmt.Errorf("%w: %w", ErrAllocation, fmt.Errorf(format, args...))
 }
 
-// classify wraps err, the error of a connection or channel, in the error of this package that describes
-// it: ErrPeerClosed, ErrPeerLost, ErrProtocol or ErrChecksum. It returns err unchanged if err is nil,
-// has none of these meanings, or is wrapped already.
+// classify translates err, the error of a connection or channel, into an error that matches
+// ErrPeerClosed, ErrPeerLost or ErrProtocol. An error that matches io.EOF becomes
+// ErrPeerClosed itself; any other error is wrapped. classify returns err unchanged if err is nil,
+// means none of these three, or matches one of the errors that isKnown lists.
 func classify(err error) error {
 	switch {
 	case err == nil, isKnown(err):
 		return err
-	case errors.Is(err, native.ErrChecksum) && !errors.Is(err, ErrChecksum):
-		return fmt.Errorf("%w: %w", ErrChecksum, err)
 	case errors.Is(err, io.EOF):
 		return ErrPeerClosed
 	case errors.Is(err, transport.ErrFrame), errors.Is(err, channel.ErrProtocol):
 		return fmt.Errorf("%w: %w", ErrProtocol, err)
 	case errors.Is(err, channel.ErrAborted), isConnectionLoss(err):
-		return fmt.Errorf("%w: %w", ErrPeerLost, err)
+		return errtext.New(fmt.Sprintf("%v: %s", ErrPeerLost, errtext.OfConnection(err)), ErrPeerLost, err)
 	default:
 		return err
 	}
 }
 
-// isKnown reports whether err matches an error of this package that classify must keep as it is.
+// isKnown reports whether err matches ErrClosed, ErrProtocol, ErrPeerLost, ErrForbidden, ErrCopy,
+// ErrUnopened or ErrChecksum, which classify does not translate.
 func isKnown(err error) bool {
-	for _, known := range []error{ErrClosed, ErrProtocol, ErrPeerLost, ErrForbidden, ErrCopy, ErrUnopened} {
+	for _, known := range []error{ErrClosed, ErrProtocol, ErrPeerLost, ErrForbidden, ErrCopy, ErrUnopened, ErrChecksum} {
 		if errors.Is(err, known) {
 			return true
 		}
@@ -205,9 +226,10 @@ func isKnown(err error) bool {
 	return false
 }
 
-// isConnectionLoss reports whether err means that a connection has broken: an unexpected end, or
-// any error of the network or the operating system except the denial of a resource to this process
-// (transport.ErrResource).
+// isConnectionLoss reports whether err means that a connection has broken: it matches
+// io.ErrUnexpectedEOF or io.ErrClosedPipe, or has a net.Error or a syscall.Errno in its chain. An
+// error that matches transport.ErrResource does not count, because then the system has denied this
+// process a resource.
 func isConnectionLoss(err error) bool {
 	if errors.Is(err, transport.ErrResource) {
 		return false
@@ -218,9 +240,9 @@ func isConnectionLoss(err error) bool {
 		errors.As(err, &errno) || errors.As(err, &network)
 }
 
-// midMessage returns io.ErrUnexpectedEOF if err matches io.EOF, and otherwise err. It is for a
-// connection that ended between two frames while a message was incomplete: the transport reports that
-// as an orderly end.
+// midMessage returns io.ErrUnexpectedEOF if err matches io.EOF, and otherwise err unchanged. It is
+// for a connection that ended between two frames while a message was incomplete; the transport
+// reports such an end as io.EOF.
 func midMessage(err error) error {
 	if errors.Is(err, io.EOF) {
 		return io.ErrUnexpectedEOF

@@ -37,8 +37,9 @@ type deniedError struct{ syscall.Errno }
 func (deniedError) Is(target error) bool { return target == transport.ErrResource }
 func (e deniedError) Unwrap() error      { return e.Errno }
 
-// An error number is the loss of the peer, unless the transport declares that the system denied
-// this process a resource.
+// TestResourceErrorIsNoLoss checks that an error number of the system counts as the loss of the
+// peer, unless the transport declares with ErrResource that the system denied this process a
+// resource.
 func TestResourceErrorIsNoLoss(t *testing.T) {
 	for name, c := range map[string]struct {
 		err  error

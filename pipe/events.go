@@ -10,9 +10,9 @@ import (
 //
 // The functions are called synchronously: by the goroutine that opens the pipe or calls Write, Read
 // or WriteOp.Wait, by a goroutine of the pipe, or by the one that ends a write whose context or
-// deadline has ended. It may hold locks of the pipe. The functions must not block, must not wait for
-// a lock that is held during a call of the pipe, and must not call methods of a Pipe, an Incoming, a
-// WriteOp, a Listener or a Context. They may be called concurrently, also for one pipe.
+// deadline has ended. It may hold locks of the pipe. The functions must not block, must not wait
+// for a lock that is held during a call of the pipe, and must not call methods of a Pipe, an
+// Incoming, a WriteOp, a Listener or a Context. They may be called concurrently, also for one pipe.
 //
 // The events of one pipe come in this order: CandidateRejected for each entry of Plan.Refused;
 // Opened, before Dial or Accept returns the pipe; the events of messages and writers, each before
@@ -123,11 +123,12 @@ type ClosedInfo struct {
 	Err  error
 }
 
-// Number returns the number of the pipe in its context: pipes are counted from 1, in the order in
-// which they are opened. Events have it in their PipeID.
+// Number returns the number of the pipe in its context, which events have in their PipeID. The
+// context counts the pipes that it opens from 1.
 func (p *Pipe) Number() uint64 { return p.id.Number }
 
-// reportOpened reports the rejected candidates and the opening of p.
+// reportOpened calls Events.CandidateRejected for each rejected candidate of p's plan, and then
+// Events.Opened. It skips event functions that are nil.
 func (p *Pipe) reportOpened() {
 	e := p.events
 	if e == nil {
@@ -143,8 +144,9 @@ func (p *Pipe) reportOpened() {
 	}
 }
 
-// reportLost reports that the peer is lost if cause matches ErrPeerLost. cause is the error with which
-// p or its receiving half has ended. Only the first report of p has an effect.
+// reportLost calls Events.PeerLost if cause, the error with which p or its receiving half has
+// ended, matches ErrPeerLost. A second loss of p is not reported. reportLost does nothing if p was
+// never registered with its context, or if the event function is nil.
 func (p *Pipe) reportLost(cause error) {
 	e := p.events
 	if e == nil || e.PeerLost == nil || p.id.Number == 0 || !errors.Is(cause, ErrPeerLost) {
@@ -155,7 +157,8 @@ func (p *Pipe) reportLost(cause error) {
 	}
 }
 
-// beginWritten returns the event of a write of m that begins now. m may be nil.
+// beginWritten returns the event of a write of m that begins now, with the sizes of m; m may be
+// nil. The caller completes it with reportWritten.
 func (p *Pipe) beginWritten(m *Message) WrittenInfo {
 	info := WrittenInfo{Pipe: p.id, Start: time.Now()}
 	if m != nil {
@@ -170,28 +173,32 @@ func (p *Pipe) beginWritten(m *Message) WrittenInfo {
 	return info
 }
 
-// reportWritten reports the end of a write, with err as its result, and returns err.
+// reportWritten sets the duration and the result err of the write in info, calls
+// Events.MessageWritten, which must not be nil, and returns err.
 func (p *Pipe) reportWritten(info WrittenInfo, err error) error {
 	info.Duration, info.Err = time.Since(info.Start), err
 	p.events.MessageWritten(info)
 	return err
 }
 
-// beginRead returns the event of a call of Read or Discard that begins now.
+// beginRead returns the event of a call of Read or Discard that begins now, with the sizes of the
+// message. The caller completes it with reportRead.
 func (in *Incoming) beginRead() ReadInfo {
 	return ReadInfo{Pipe: in.pipe.id, MetadataBytes: len(in.desc.Metadata), Bytes: in.desc.Bytes(), Start: time.Now()}
 }
 
-// reportRead reports the end of a call of Read or Discard, with err as its result, and returns err.
+// reportRead sets the duration and the result err of the call of Read or Discard in info, calls
+// Events.MessageRead, which must not be nil, and returns err.
 func (in *Incoming) reportRead(info ReadInfo, err error) error {
 	info.Duration, info.Err = time.Since(info.Start), err
 	in.pipe.events.MessageRead(info)
 	return err
 }
 
-// waitReported calls wait, reports the wait to Events.WriterBlocked and returns the result of wait.
-// wait waits for n bytes of the budget b and reports whether it has acquired them. The caller has found
-// that the bytes are not available.
+// waitReported calls wait, then calls Events.WriterBlocked, which must not be nil, with the budget
+// b, the number n of bytes and the duration of the wait, and returns the result of wait. wait
+// blocks until n bytes of b are acquired and reports whether they are. The caller has found that
+// the bytes are not available at once.
 func (p *Pipe) waitReported(b WriteBudget, n int, wait func() bool) bool {
 	info := BlockedInfo{Pipe: p.id, Budget: b, Bytes: n, Start: time.Now()}
 	info.Acquired = wait()

@@ -10,7 +10,9 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/internal/quota"
 )
 
-// A writer that waits for the quota of unadmitted peers is reported with the time.
+// TestEventsOfWriterBlockedByQuota checks that a writer that waits for the quota of unadmitted
+// peers is reported to WriterBlocked with the duration of the wait, and one that need not wait is
+// not.
 func TestEventsOfWriterBlockedByQuota(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const wait = time.Second

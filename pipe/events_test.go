@@ -27,7 +27,7 @@ func (r *recorder) add(info any) {
 	r.all = append(r.all, info)
 }
 
-// into sets the events of an end.
+// into sets o.Events so that r records every event.
 func (r *recorder) into(o *pipe.Options) {
 	o.Events = &pipe.Events{
 		Opened:            func(i pipe.OpenedInfo) { r.add(i) },
@@ -40,7 +40,7 @@ func (r *recorder) into(o *pipe.Options) {
 	}
 }
 
-// kinds returns the types of all events.
+// kinds returns the type names of all recorded events, in order, such as "pipe.OpenedInfo".
 func (r *recorder) kinds() (out []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -50,7 +50,7 @@ func (r *recorder) kinds() (out []string) {
 	return out
 }
 
-// eventsOf returns the events of one type.
+// eventsOf returns the recorded events of type I, in order.
 func eventsOf[I any](r *recorder) (out []I) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -62,7 +62,7 @@ func eventsOf[I any](r *recorder) (out []I) {
 	return out
 }
 
-// only returns the one event of its type.
+// only returns the recorded event of type I, and fails the test unless there is exactly one.
 func only[I any](t *testing.T, r *recorder) I {
 	t.Helper()
 	all := eventsOf[I](r)
@@ -70,8 +70,9 @@ func only[I any](t *testing.T, r *recorder) I {
 	return all[0]
 }
 
-// recordBothDialects runs f in virtual time with a pipe of each dialect whose ends record their
-// events.
+// recordBothDialects runs f as a subtest for each dialect, in virtual time, with the two ends of a
+// new pipe and the recorders of their events. adjust changes the options of both ends before they
+// are used.
 func recordBothDialects(
 	t *testing.T, adjust func(*pipe.Options), f func(t *testing.T, client, server *pipe.Pipe, atClient, atServer *recorder),
 ) {
@@ -89,7 +90,9 @@ func recordBothDialects(
 
 func unchanged(*pipe.Options) {}
 
-// An orderly pipe reports its candidates, its opening, its messages and its end, in this order.
+// TestEventsOfPipe checks that each end of a pipe that is used and closed in order reports its
+// rejected candidates, its opening, its message and its end, in this order and with the right
+// contents.
 func TestEventsOfPipe(t *testing.T) {
 	reject := func(o *pipe.Options) {
 		o.Channels = append(o.Channels, pipe.ChannelEntry{Name: "forbidden", Priority: 1, Factory: o.Channels[0].Factory})
@@ -133,7 +136,8 @@ func TestEventsOfPipe(t *testing.T) {
 	})
 }
 
-// Each pipe of a context has its own number.
+// TestEventsNumberPipes checks that each pipe of a context has its own number, and that the event
+// of its end has that number.
 func TestEventsNumberPipes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var r recorder
@@ -151,8 +155,9 @@ func TestEventsNumberPipes(t *testing.T) {
 	})
 }
 
-// Every form of Write reports its message once, before it returns or its operation is done, with the
-// time that it took.
+// TestEventsOfWrites checks that Write, WriteConfirmed, WriteAsync and TryWrite each report their
+// message once, before they return or their operation is done, and that the event has the time that
+// the write took.
 func TestEventsOfWrites(t *testing.T) {
 	recordBothDialects(t, unchanged, func(t *testing.T, client, server *pipe.Pipe, atClient, _ *recorder) {
 		const late = 3 * time.Second
@@ -189,8 +194,9 @@ func TestEventsOfWrites(t *testing.T) {
 	})
 }
 
-// A message that fails is reported with its error: one that cannot be sent, one that is cancelled
-// while its tensor waits for the receiver, and one of a pipe that has ended.
+// TestEventsOfFailedWrites checks that a write that fails is reported with its error: of a message
+// that cannot be sent, of one that is cancelled while its tensor waits for the receiver, and of one
+// on a pipe that has ended.
 func TestEventsOfFailedWrites(t *testing.T) {
 	recordBothDialects(t, unchanged, func(t *testing.T, client, _ *pipe.Pipe, atClient, _ *recorder) {
 		last := func() pipe.WrittenInfo {
@@ -220,7 +226,8 @@ func TestEventsOfFailedWrites(t *testing.T) {
 	})
 }
 
-// Reads and discards are reported, also those that fail or are cancelled.
+// TestEventsOfReads checks that calls of Read and Discard are reported with their results, also
+// those that fail or are cancelled.
 func TestEventsOfReads(t *testing.T) {
 	recordBothDialects(t, unchanged, func(t *testing.T, client, server *pipe.Pipe, _, atServer *recorder) {
 		write(t, client, message(1, []int{10}, nil))
@@ -249,8 +256,8 @@ func TestEventsOfReads(t *testing.T) {
 	})
 }
 
-// A writer that waits for the budget of its pipe or of its context is reported with the budget, the
-// bytes and the time, also if the wait is cancelled.
+// TestEventsOfBlockedWriters checks that a writer that waits for the budget of its pipe or of its
+// context is reported with that budget, the bytes and the duration, also if the wait is cancelled.
 func TestEventsOfBlockedWriters(t *testing.T) {
 	const half = 1 << 20
 	for budget, limit := range map[pipe.WriteBudget]func(*pipe.Options){

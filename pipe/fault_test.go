@@ -25,8 +25,9 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/uv"
 )
 
-// The scenario, a pipe with messages of every form in both directions, is repeated with a
-// fault at each frame boundary and within each frame of each connection. On a raw
+// TestFaultAtEveryFrame checks that all calls end with an expected error if a connection fails. It
+// runs a scenario, a pipe with messages of every form in both directions, once for each frame
+// boundary of each connection and once within each frame, with the fault at that point. On a raw
 // connection each write counts as a frame.
 func TestFaultAtEveryFrame(t *testing.T) {
 	short.Skip(t, "a fault at each frame of each connection")
@@ -58,7 +59,8 @@ func TestFaultAtEveryFrame(t *testing.T) {
 	}
 }
 
-// The same with lanes, which carry large tensors.
+// TestFaultAtEveryFrameOfLanes checks as TestFaultAtEveryFrame does, with a channel whose lanes
+// carry large tensors, and faults also on the lanes.
 func TestFaultAtEveryFrameOfLanes(t *testing.T) {
 	short.Skip(t, "a fault at each frame of each lane")
 	over := func() setup { return setup{mem.New(mem.NewNetwork()), "faulty", striped, pipe.DialectNative} }
@@ -77,7 +79,8 @@ func TestFaultAtEveryFrameOfLanes(t *testing.T) {
 	})
 }
 
-// On slow links all calls of the scenario succeed.
+// TestSlowLinks checks in both dialects that all calls of the scenario succeed on links with a
+// delay, a low rate, or both.
 func TestSlowLinks(t *testing.T) {
 	for _, dialect := range []pipe.Dialect{pipe.DialectCompatible, pipe.DialectNative} {
 		for name, rules := range map[string][]simnet.Rule{
@@ -104,7 +107,8 @@ type setup struct {
 	dialect   pipe.Dialect
 }
 
-// plain returns a constructor for a channel that needs no transport of its own.
+// plain returns a function that ignores its transport and returns f. It is for channels that need
+// no transport of their own.
 func plain(f channel.Factory) func(transport.Transport) channel.Factory {
 	return func(transport.Transport) channel.Factory { return f }
 }
@@ -116,10 +120,10 @@ func striped(t transport.Transport) channel.Factory {
 	return mpt.New(mpt.Lanes{Count: lanes, Transport: t})
 }
 
-// eachPoint calls f for each point in the frames of a run without faults; under the race
-// detector only for every n-th, n being every. Where writes are combined depending on the
-// timing, runs differ in their number of frames, and a fault at a point after the end has
-// no effect.
+// eachPoint runs f as a subtest for each point before and within a frame that faultless, a network
+// on which the scenario has run without faults, has carried. Under the race detector it takes only
+// every n-th point; every is n. If the number of frames depends on the timing, a point may lie
+// after the end of a later run, and a fault there has no effect.
 func eachPoint(t *testing.T, faultless *simnet.Network, every int, f func(t *testing.T, at simnet.Point)) {
 	points := pointsOf(faultless)
 	require.Greater(t, len(points), 30)
@@ -139,7 +143,8 @@ type point struct {
 	at   simnet.Point
 }
 
-// pointsOf returns for each frame the points before and within it.
+// pointsOf returns, for each frame that network has carried, the point before the frame and one
+// within it, with names for subtests.
 func pointsOf(network *simnet.Network) (all []point) {
 	for _, l := range network.Links() {
 		for _, end := range []simnet.End{simnet.Dialled, simnet.Accepted} {
@@ -166,15 +171,18 @@ type scenario struct {
 	errs           []error
 }
 
-// runScenario runs a scenario on a network with rules and checks the errors of its calls.
-// If settle is not nil, calls are cancelled once it has returned.
+// runScenario runs the scenario on a network with the given rules, and requires that its calls
+// return only errors that may follow a fault, or none if there are no rules. If settle is not nil,
+// runScenario calls it while the scenario runs and cancels all calls when it returns. The result is
+// the network, for its statistics.
 func runScenario(t *testing.T, over func() setup, settle func(), rules ...simnet.Rule) *simnet.Network {
 	s, network := startScenario(t, over, settle, rules...)
 	s.check(t, s.faultless)
 	return network
 }
 
-// startScenario runs a scenario and returns it without checking its errors.
+// startScenario runs the scenario to its end as runScenario does, but checks no errors. It returns
+// the scenario, which has them, and the network.
 func startScenario(t *testing.T, over func() setup, settle func(), rules ...simnet.Rule) (*scenario, *simnet.Network) {
 	setup := over()
 	network := simnet.New(setup.transport, rules...)
@@ -251,8 +259,8 @@ func (s *scenario) run(t *testing.T, url string) {
 	}
 }
 
-// requests returns a message of every form. The second and the third exceed the read-ahead
-// limits.
+// requests returns the messages that the client of the scenario sends: new messages of every form.
+// The second and the third exceed the read-ahead limits.
 func requests() []*pipe.Message {
 	return []*pipe.Message{
 		message(1, []int{100}, []int{1000}),
@@ -282,9 +290,10 @@ func (s *scenario) sendRequests(client *pipe.Pipe) {
 	}
 }
 
-// sendStriped sends tensors that are large enough for the lanes until the lanes carry
-// them. It does nothing without lanes. A run without faults has virtual time and waits
-// until the lanes are open before it sends the next tensor.
+// sendStriped sends large tensors until the lanes of the channel carry them, or 20 were sent. The
+// last message has no metadata, by which the reader knows it. sendStriped does nothing if the
+// channel has no lanes. In a run without faults, which has virtual time, it waits after each tensor
+// until all other goroutines are blocked, so that the lanes can open.
 func (s *scenario) sendStriped(client *pipe.Pipe) {
 	if !isStriped(client) {
 		return
@@ -305,8 +314,8 @@ func (s *scenario) sendStriped(client *pipe.Pipe) {
 	}
 }
 
-// lanesCarry reports whether a tensor was sent over the lanes, whose links follow those of
-// the session and of bulk.
+// lanesCarry reports whether more than 1 MiB was sent on the links of the lanes, which are all
+// links but the first two, those of the session and of bulk.
 func lanesCarry(network *simnet.Network) bool {
 	carried := int64(0)
 	for _, l := range network.Links() {
@@ -317,7 +326,8 @@ func lanesCarry(network *simnet.Network) bool {
 	return carried > 1<<20
 }
 
-// readStriped reads the messages of sendStriped.
+// readStriped reads and checks the messages of sendStriped, up to the one without metadata. It
+// returns false if the pipe has failed before.
 func (s *scenario) readStriped(t *testing.T, server *pipe.Pipe) bool {
 	for isStriped(server) {
 		in, err := server.Next(s.ctx)
@@ -342,8 +352,9 @@ func isStriped(p *pipe.Pipe) bool {
 	return name == mpt.UVName
 }
 
-// sendAborted sends messages that this end or the peer aborts, which does not affect
-// others, and last one that is discarded.
+// sendAborted sends three messages and records their errors: one that this end cancels, one whose
+// Read the peer cancels, and a last one that the peer discards. Neither cancellation affects other
+// messages.
 func (s *scenario) sendAborted(client *pipe.Pipe) {
 	ctx, cancel := context.WithCancelCause(s.ctx)
 	aborted, cancelled := message(5, nil, []int{100_000}), message(6, []int{150_000}, nil)
@@ -376,7 +387,8 @@ func (s *scenario) serve(t *testing.T, server *pipe.Pipe) {
 	s.record(server.Write(s.ctx, message(8, []int{50}, []int{60, 90_000})))
 }
 
-// readAborted reads the messages of sendAborted.
+// readAborted receives the messages of sendAborted and treats each accordingly. It returns false if
+// the pipe has failed before the last one.
 func (s *scenario) readAborted(server *pipe.Pipe) bool {
 	for {
 		in, err := server.Next(s.ctx)
@@ -403,14 +415,14 @@ func (s *scenario) readAborted(server *pipe.Pipe) bool {
 	}
 }
 
-// recordUnless records the error of a call unless it matches expected.
+// recordUnless records err for check, unless it matches expected.
 func (s *scenario) recordUnless(err, expected error) {
 	if !errors.Is(err, expected) {
 		s.record(err)
 	}
 }
 
-// record records the error of a call and reports whether it is nil.
+// record stores err, the result of a call, for check, and reports whether it is nil.
 func (s *scenario) record(err error) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -418,8 +430,8 @@ func (s *scenario) record(err error) bool {
 	return err == nil
 }
 
-// check requires that the calls have returned only errors that a program can expect after
-// a fault, and none without faults.
+// check fails the test if a call has returned an error that a program need not expect after a
+// fault. If faultless is true, any error fails the test.
 func (s *scenario) check(t *testing.T, faultless bool) {
 	t.Helper()
 	for _, err := range s.errs {

@@ -13,8 +13,9 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
 
-// A full budget blocks the writer. No message is lost, and none is buffered beyond the
-// budget.
+// TestFullBudgetBlocksTheWriter checks that a writer blocks when the budget of its pipe is full,
+// that no more bytes than the budget are in flight, and that all messages arrive once the peer
+// reads.
 func TestFullBudgetBlocksTheWriter(t *testing.T) {
 	for _, path := range []path{memPath(), nativePath()} {
 		t.Run(path.name, func(t *testing.T) { fullBudgetBlocksTheWriter(t, path) })
@@ -48,7 +49,8 @@ func fullBudgetBlocksTheWriter(t *testing.T, path path) {
 	})
 }
 
-// A message whose deadline passes while its writer waits for the budget is not sent.
+// TestDeadlineDuringTheWaitForTheBudget checks that a message whose deadline passes while its
+// writer waits for the budget is not sent, and that its Write fails with context.DeadlineExceeded.
 func TestDeadlineDuringTheWaitForTheBudget(t *testing.T) {
 	for _, path := range []path{memPath(), nativePath()} {
 		t.Run(path.name, func(t *testing.T) {
@@ -75,7 +77,8 @@ func TestDeadlineDuringTheWaitForTheBudget(t *testing.T) {
 	}
 }
 
-// The pipes of a context share its budget. A pipe that fails releases its bytes.
+// TestContextBudgetIsShared checks that a writer waits if another pipe of the context has taken the
+// context's budget, and continues when that pipe fails, which releases the bytes.
 func TestContextBudgetIsShared(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		path := memPath()
@@ -117,8 +120,8 @@ func TestWaitForBudgetIsCancelled(t *testing.T) {
 	})
 }
 
-// Messages that the application does not read stay at the peer, beyond the read-ahead
-// limits.
+// TestReadAheadIsBounded checks that a pipe reads no more messages ahead than its limits allow if
+// the application reads none, and that all of them arrive later.
 func TestReadAheadIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client, server := connect(t, memPath(), func(o *pipe.Options) {
@@ -192,7 +195,8 @@ func TestAllocationMustFit(t *testing.T) {
 	require.ErrorIs(t, in.Discard(testContext(t)), pipe.ErrAlreadyRead)
 }
 
-// Discarding a message of any size takes little memory and does not affect other messages.
+// TestDiscard checks on every path that messages can be discarded, also large ones whose target is
+// left to the receiver, and that the message after them arrives.
 func TestDiscard(t *testing.T) {
 	onEveryPath(t, func(t *testing.T, client, server *pipe.Pipe) {
 		ops := []*pipe.WriteOp{
@@ -223,8 +227,9 @@ func TestStatsCount(t *testing.T) {
 	require.Zero(t, client.Stats().Received)
 }
 
-// The dialects have different bounds on the number of parts. A message beyond the bound is
-// rejected before any of it is sent.
+// TestTooManyPartsForDialect checks that a message with 65537 payloads is rejected with ErrLimit in
+// the native dialect and sent in the compatible one, which has no such bound, and that the pipe
+// works afterwards.
 func TestTooManyPartsForDialect(t *testing.T) {
 	many := func(o *pipe.Options) { o.Limits.MaxPayloads = 1 << 17 }
 	for _, p := range []path{memPath(), nativePath()} {

@@ -24,6 +24,7 @@ type spec struct {
 	probing     wire.Probing      // for the server's answer
 	peerOffers  map[string][]byte // the peer's offers, by channel, with which channels were probed
 	native      bool              // the dialect
+	maxConns    int               // of a session of Conns; 0 for a pipe
 	desc, reply transport.Conn
 	control     transport.Conn  // nil with a C++ peer
 	prefetched  *prefetchedConn // reads from desc; at a server in the compatible dialect
@@ -36,8 +37,8 @@ type spec struct {
 	account *quota.Account // at the server; the pipe closes it
 }
 
-// streams returns the number of streams with which a native session begins: one for messages, one for
-// control frames, and those that the channels need.
+// streams returns the number of streams with which the session of a native pipe begins: one for
+// messages, one for control frames, and those that the channels of s need.
 func (s *spec) streams() int {
 	n := 2
 	for _, cs := range s.channels {
@@ -46,7 +47,8 @@ func (s *spec) streams() int {
 	return n
 }
 
-// release stops expecting the bulk connection and closes the account, for a pipe that is not built.
+// release releases what s holds for a pipe that is not built: it stops expecting the bulk
+// connection, closes that connection if it has arrived, and closes the account of received memory.
 // It does not close other connections.
 func (s *spec) release() {
 	if s.pendingBulk != nil {
@@ -55,23 +57,26 @@ func (s *spec) release() {
 	s.account.Close()
 }
 
-// canMultiplex reports whether c can carry the session of the native dialect.
+// canMultiplex reports whether c implements transport.Multiplexer. Otherwise c cannot carry the
+// session of the native dialect.
 func canMultiplex(c transport.Conn) bool {
 	_, ok := c.(transport.Multiplexer)
 	return ok
 }
 
 // channelSpec is a channel of a pipe and its connections, in order. In the native dialect it has no
-// connections. At the server pending has the expected connections, and conns those that have arrived.
+// connections. At the server pending has the expected connections, and conns those that have
+// arrived.
 type channelSpec struct {
 	entry   ChannelEntry
 	conns   []transport.Conn
 	pending []*pendingConn
 }
 
-// build builds a pipe from s in the chosen dialect. If it succeeds the pipe owns the connections of
-// hc. If it fails the pipe has ended, and the caller closes hc; connections that were not given to a
-// channel or session yet still belong to hc.
+// build builds a pipe from s in the dialect that s names, registers it with c, starts its
+// goroutines and returns it. The pipe then owns the connections of hc. On failure build waits until
+// the pipe that it has begun has ended, and returns nil and the error; the caller must then close
+// hc.
 func (c *Context) build(hc *handshakeConns, s *spec) (*Pipe, error) {
 	hc.phase = phaseBuild
 	p := newPipe(c, s)
@@ -138,8 +143,8 @@ func newPipe(c *Context, s *spec) *Pipe {
 // reasonNoMarker is the reason where the peer is not of this library.
 const reasonNoMarker = "the peer does not know it"
 
-// marker returns the protocol versions and features that this end announces to peers of this
-// library, according to its options.
+// marker returns what this end announces to peers of this library: the protocol versions that its
+// Options allow, and the features that it supports.
 func (c *Context) marker() wire.Marker {
 	m := wire.Marker{MinVersion: wire.VersionCompatible, MaxVersion: wire.VersionNative, Features: wire.FeatureControl}
 	if !c.noCompression {
@@ -154,12 +159,14 @@ func (c *Context) marker() wire.Marker {
 	return m
 }
 
-// chooseDialect decides at the server whether the pipe uses the native dialect. If it does not, reason
-// is why; reason is empty if this end's options forbid the native dialect. theirs is the client's
-// marker, marked reports whether the client sent one, and capable whether the connection can carry a
-// session. The error matches ErrDialect if Options.Dialect requires the native dialect and that is not
-// possible.
-func (c *Context) chooseDialect(theirs wire.Marker, marked, capable bool) (native bool, reason string, err error) {
+// chooseDialect decides at the server whether the pipe uses the native dialect, and returns true as
+// native if it does. Otherwise reason is why not; it is empty if the client sent a marker and the
+// options of this end forbid the native dialect. theirs is the client's marker, the protocol
+// versions that it supports; marked is true if the client sent one. noSession is why the transport
+// carries no session, or "". If native is false, reason is not empty and one of the ends requires
+// the native dialect, the error matches ErrDialect; if reason is empty, the client detects that
+// itself.
+func (c *Context) chooseDialect(theirs wire.Marker, marked bool, noSession string) (native bool, reason string, err error) {
 	ours := c.marker()
 	switch {
 	case !marked:
@@ -168,38 +175,45 @@ func (c *Context) chooseDialect(theirs wire.Marker, marked, capable bool) (nativ
 	case theirs.MaxVersion < wire.VersionNative || theirs.MinVersion > ours.MaxVersion:
 		reason = fmt.Sprintf("the peer's versions %d-%d do not meet ours %d-%d",
 			theirs.MinVersion, theirs.MaxVersion, ours.MinVersion, ours.MaxVersion)
-	case !capable:
-		reason = "the transport carries no session"
+	case noSession != "":
+		reason = noSession
 	default:
 		return true, "", nil
 	}
-	return false, reason, c.checkDialect(reason)
+	err = c.checkDialect(reason)
+	if err == nil && reason != "" && theirs.MinVersion >= wire.VersionNative {
+		err = fmt.Errorf("%w: %s requires %s, and %s", ErrDialect, clientName, DialectNative, reason)
+	}
+	return false, reason, err
 }
 
-// acceptDialect returns at the client whether the server chose the native dialect. If it did not,
-// reason is why; reason is empty if this end's options forbid the native dialect. chosen is the marker
-// of the server's answer, marked reports whether there is one, and capable whether the connection can
-// carry a session. The error matches ErrDialect if Options.Dialect requires the native dialect and the
-// server did not choose it, or ErrProtocol if the choice is not possible.
-func (c *Context) acceptDialect(chosen wire.Marker, marked, capable bool) (native bool, reason string, err error) {
+// acceptDialect checks at the client the dialect that the server chose, and returns true as native
+// if that is the native dialect. Otherwise reason is why not; it is empty if the answer has a
+// marker and the options of this end forbid the native dialect. chosen is the marker of the
+// server's answer, which names the chosen version; marked is true if the answer has one. noSession
+// is why the transport carries no session, or "". The error matches ErrDialect if Options.Dialect
+// requires the native dialect and the server did not choose it, and ErrProtocol if the server chose
+// it although the transport carries no session.
+func (c *Context) acceptDialect(chosen wire.Marker, marked bool, noSession string) (native bool, reason string, err error) {
 	ours := c.marker()
 	switch {
 	case !marked:
 		reason = reasonNoMarker
 	case ours.MaxVersion < wire.VersionNative: // no reason: this end's options forbid it
 	case chosen.MinVersion == wire.VersionNative && chosen.MaxVersion == wire.VersionNative:
-		if !capable {
+		if noSession != "" {
 			return false, "", protocolError("answer chose the native dialect on a transport that carries no session")
 		}
 		return true, "", nil
 	default:
-		reason = reasonNotChosen
+		reason = cmp.Or(noSession, reasonNotChosen)
 	}
 	return false, reason, c.checkDialect(reason)
 }
 
-// checkDialect returns an error that matches ErrDialect if Options.Dialect requires the native
-// dialect. reason is why the pipe uses the compatible one.
+// checkDialect is called when the pipe cannot use the native dialect. It returns an error that
+// matches ErrDialect if Options.Dialect requires the native dialect, and otherwise nil. reason is
+// why the pipe uses the compatible dialect, for the text of the error.
 func (c *Context) checkDialect(reason string) error {
 	if c.opts.Dialect == DialectNative {
 		return fmt.Errorf("%w: %s is required, and %s", ErrDialect, DialectNative, reason)
@@ -207,8 +221,9 @@ func (c *Context) checkDialect(reason string) error {
 	return nil
 }
 
-// setDialect makes the native dialect that of the plan if native is set. Otherwise, if reason is not
-// empty, it adds the native dialect to the rejected candidates, with reason.
+// setDialect sets the dialect of the plan to the native one if native is true. If native is false
+// the dialect stays; then, if reason is not empty, setDialect puts the native dialect first among
+// the rejected candidates, with reason.
 func (p *Plan) setDialect(native bool, reason string) {
 	if native {
 		p.Dialect = DialectNative

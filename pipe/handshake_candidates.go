@@ -20,10 +20,11 @@ import (
 // without the candidate. Each attempt has fewer candidates than the one before.
 
 // failedCandidate is the error of a handshake in which a channel or transport that the server chose
-// did not work; err is why. The client repeats the handshake without it.
+// did not work, or the transport cannot carry the dialect that the server chose; err is why. The
+// client repeats the handshake without it.
 type failedCandidate struct {
-	kind CandidateKind // a transport or a channel
-	name string
+	kind CandidateKind
+	name string // of the channel or, for other kinds, of the transport
 	err  error
 }
 
@@ -36,10 +37,42 @@ var errRetry = errors.New("the client retries the handshake")
 
 // exclusions are the candidates that this end neither offers nor chooses, with the
 // reasons, by name.
-type exclusions struct{ channels, transports map[string]string }
+type exclusions struct {
+	channels, transports map[string]string
 
-// transportFailed returns err as a failedCandidate for the named transport, so that the client repeats
-// the handshake without it. Once the context of the handshake has ended it returns err itself.
+	// noSession has the transports whose connections carry no session, so that a pipe over them
+	// cannot use the native dialect.
+	noSession map[string]string
+}
+
+// add excludes the failed candidate f: the channel or transport itself or, if f is the dialect, the
+// native dialect over the transport that f names.
+func (e exclusions) add(f *failedCandidate) {
+	switch f.kind {
+	case CandidateChannel:
+		e.channels[f.name] = f.err.Error()
+	case CandidateTransport:
+		e.transports[f.name] = f.err.Error()
+	case CandidateDialect:
+		e.noSession[f.name] = f.err.Error()
+	}
+}
+
+// errNoSession is the reason why a transport cannot carry the native dialect.
+var errNoSession = errors.New("its connections carry no session")
+
+// noSessionOver returns why a pipe over the named transport does not use the native dialect, given
+// the reason why its connections carry no session. If reason is "", the result is "" too.
+func noSessionOver(transportName, reason string) string {
+	if reason == "" {
+		return ""
+	}
+	return "transport " + transportName + ": " + reason
+}
+
+// transportFailed returns a failedCandidate that wraps err and names a transport; dial then repeats
+// the handshake without that transport. If the context of the handshake has ended, transportFailed
+// returns err unchanged.
 func (h *clientHandshake) transportFailed(name string, err error) error {
 	if h.conns.ctx.Err() != nil {
 		return err
@@ -47,15 +80,16 @@ func (h *clientHandshake) transportFailed(name string, err error) error {
 	return &failedCandidate{kind: CandidateTransport, name: name, err: err}
 }
 
-// reasonFrame returns a frame with the text of err, cut off after wire.MaxRejection bytes.
+// reasonFrame returns a frame with the text of err, cut off after wire.MaxRejection bytes. The
+// frame has memory of its own.
 func reasonFrame(err error) transport.Frame {
 	text := []byte(err.Error())
 	return transport.Frame{text[:min(len(text), wire.MaxRejection)]}
 }
 
-// sendRetry reports err to the server if it is a failedCandidate, so that the server does not wait
-// for a connection that will not come. If sending fails the server waits until its
-// HandshakeTimeout.
+// sendRetry sends the server the text of err on the connection first if err is a failedCandidate,
+// after which the server no longer waits for a connection that will not come. For any other err it
+// sends nothing. A failure to send is ignored; the server then waits until its HandshakeTimeout.
 func sendRetry(first transport.Conn, err error) {
 	var failed *failedCandidate
 	if errors.As(err, &failed) {
@@ -63,10 +97,11 @@ func sendRetry(first transport.Conn, err error) {
 	}
 }
 
-// awaitMovedConn waits for t, the connection that replaces first, and returns it; h.conns then owns it.
-// In any case it closes first. If the client reports on first that it retries, the error matches
-// errRetry. Otherwise it is the error of first if first ends too early, or the cause of the handshake's
-// context.
+// awaitMovedConn waits for t, the connection that replaces the connection first, and returns it;
+// h.conns owns it then. It closes the old connection, also if it fails. If the client reports on
+// the old connection that it repeats the handshake, the error matches errRetry. If the old
+// connection of a client of this library ends too early, the error wraps that of this connection.
+// If the handshake's context ends, the error wraps the cause of that context.
 func (h *serverHandshake) awaitMovedConn(s *spec, t *pendingConn, first transport.Conn) (transport.Conn, error) {
 	ctx, cancel := context.WithCancelCause(h.conns.ctx)
 	var reader sync.WaitGroup
@@ -96,10 +131,12 @@ func (h *serverHandshake) awaitMovedConn(s *spec, t *pendingConn, first transpor
 // the first one. The reason follows, a text of up to wire.MaxRejection bytes.
 const rejectPrefix = "refused:"
 
-// confirmMove ends a native handshake that has moved to another transport. It acquires the resources of
-// the session on s.desc and sends a confirmation, the last frame of the handshake. id is the
-// registration id of s.desc. If it cannot acquire them, it sends the reason instead, waits until the
-// client closes the connection, and returns the error.
+// confirmMove ends, at the server, a native handshake whose connection was replaced by s.desc, over
+// another transport. It acquires the memory and descriptors that the session needs and sends a
+// confirmation with id, the registration id of s.desc, as the last frame of the handshake. If they
+// cannot be acquired, it sends the client the reason instead, waits until the client closes the
+// connection, and returns the error. If the confirmation cannot be sent, the error is that of
+// s.desc.
 func (h *serverHandshake) confirmMove(s *spec, id uint64) error {
 	err := h.listener.context.prepareSession(s, s.desc)
 	if err == nil {
@@ -112,10 +149,10 @@ func (h *serverHandshake) confirmMove(s *spec, id uint64) error {
 	return err
 }
 
-// readMoveAnswer waits for the frame that confirmMove sends on conn, whose registration id is id. It
-// returns nil if the server has the resources of the session. If the server rejects conn, the error has
-// the reason. For any other frame the error matches ErrProtocol. If conn ends first, the error is that
-// of conn.
+// readMoveAnswer waits at the client for the frame that confirmMove sends on conn, whose
+// registration id is id. It returns nil if the frame is the confirmation for id. If the server
+// rejects conn, the error has the server's reason. For any other frame the error matches
+// ErrProtocol. If conn fails or ends first, the error wraps that of conn.
 func readMoveAnswer(conn transport.Conn, id uint64) error {
 	frame, err := readFrame(conn, nil, len(rejectPrefix)+wire.MaxRejection, nil)
 	if err != nil {
@@ -135,14 +172,20 @@ var refusalKinds = map[wire.RefusalKind]error{
 	wire.RefusedByPolicy:    ErrPolicy,
 	wire.RefusedByTransport: ErrNoTransport,
 	wire.RefusedByDialect:   ErrDialect,
+	wire.RefusedByListener:  ErrNotAccepted,
+	wire.RefusedByLimit:     ErrLimit,
 }
 
-// reject counts and logs the failure, sends the reason to the client, and waits until the client
-// closes the connection or the handshake's context ends: closing it earlier might lose the reason.
+// reject counts and logs a failed handshake, sends the client the reason on the connection first,
+// and ends the writing half of that connection. Then it blocks until the client closes the
+// connection or the handshake's context ends, because closing it earlier might lose the reason. It
+// does not close the connection.
 func (h *serverHandshake) reject(first transport.Conn, reason error) {
 	h.reportFailure(first, reason)
 	kind := wire.RefusedOtherwise
-	for _, k := range []wire.RefusalKind{wire.RefusedByPolicy, wire.RefusedByTransport, wire.RefusedByDialect} {
+	for _, k := range []wire.RefusalKind{
+		wire.RefusedByPolicy, wire.RefusedByTransport, wire.RefusedByDialect, wire.RefusedByListener, wire.RefusedByLimit,
+	} {
 		if errors.Is(reason, refusalKinds[k]) {
 			kind = k
 			break
@@ -154,13 +197,15 @@ func (h *serverHandshake) reject(first transport.Conn, reason error) {
 	}
 }
 
-// rejection is the client's error for a pipe that the server does not open, with the server's text.
+// rejection is the client's error for a pipe or Conn that the server does not open, with the
+// server's text.
 type rejection struct {
-	kind error // one of this package, or nil
+	what string // "pipe" or "Conn"
+	kind error  // one of this package, or nil
 	text string
 }
 
-func (e *rejection) Error() string { return "the server rejects the pipe: " + e.text }
+func (e *rejection) Error() string { return "the server rejects the " + e.what + ": " + e.text }
 
 func (e *rejection) Unwrap() error { return e.kind }
 
@@ -169,8 +214,9 @@ func (e *rejection) Unwrap() error { return e.kind }
 // chosen ones with the server's offers and reports the result; if one fails it repeats the
 // handshake without that.
 
-// probeOffers returns this end's offers for its channels that must be probed (channel.Prober), by
-// channel, without those in except. They do not answer offers of the peer.
+// probeOffers returns, by channel name, the offers of this end for its channels that implement
+// channel.Prober. It leaves out the channels that the map except names. Each offer is the result of
+// the factory's Offer(nil), since the peer's offer is not known yet.
 func (r *registry) probeOffers(except map[string]string) map[string][]byte {
 	out := map[string][]byte{}
 	for _, e := range r.channels {
@@ -182,9 +228,10 @@ func (r *registry) probeOffers(except map[string]string) map[string][]byte {
 	return out
 }
 
-// probe probes the channel with the peer's offer for it in offers and with this end's offer in sent, if
-// there is one. Both maps are by channel. It returns an error if the channel does not work. If the
-// channel needs no probe or the peer made no offer, it returns nil.
+// probe finds out whether the channel works between the two ends. The map offers has the peer's
+// offers by channel name, and the map sent those of this end, in which the channel may be missing.
+// probe returns nil if the channel works, needs no probe or has no offer of the peer, and otherwise
+// the error of the channel's Probe.
 func (e ChannelEntry) probe(offers, sent map[string][]byte) error {
 	p, ok := e.Factory.(channel.Prober)
 	offer, offered := offers[e.Name]
@@ -194,11 +241,13 @@ func (e ChannelEntry) probe(offers, sent map[string][]byte) error {
 	return p.Probe(offer, sent[e.Name])
 }
 
-// probeChannels returns the channels that the server does not use for this offer, with the reasons.
-// These are the channels in except and those whose probe fails. With a client of this library they are
-// also the channels that do not suit a pipe over the named transport (Layered.Suits). An unsuited
-// channel is used all the same if a policy of one of the ends mentions it. All unsuited channels are
-// used if a pair of devices would otherwise lose its only channel.
+// probeChannels returns, by name, the channels that the server does not use for the client's offer,
+// with the reasons, in a new map. These are the channels in the map except, and those whose probe
+// fails. With a client of this library they are also the channels that declare themselves unsuited
+// (Layered.Suits) for the named transport, with two exceptions: a channel is used all the same if
+// this end's policy requires or prefers it, or if the client prefers it and this end has no
+// preferences; and all unsuited channels are used if a pair of devices would lose its only channel
+// without them.
 func (c *Context) probeChannels(r *registry, transportName string, offer clientOffer, except map[string]string) map[string]string {
 	unusable := map[string]string{}
 	maps.Copy(unusable, except)
@@ -238,10 +287,11 @@ func (c *Context) probeChannels(r *registry, transportName string, offer clientO
 	return unsuited
 }
 
-// probeChosen probes the channels that the server chose, and reports the result on first. If a channel
-// does not work it returns a failedCandidate; if only the report fails, the error is that of the
-// connection. It does nothing if p, from the server's answer, has no offers: the server then waits for
-// no report.
+// probeChosen probes, at the client, the channels that the server chose, and sends the result on
+// the connection first. If a channel does not work it returns a failedCandidate. If all work and
+// only the result cannot be sent, it returns the error of the connection. p is the part of the
+// server's answer with the server's offers, which s keeps for the channels. If p has no offers, the
+// server waits for no result, and probeChosen does nothing and returns nil.
 func (h *clientHandshake) probeChosen(s *spec, p wire.Probing, first transport.Conn) error {
 	if len(p.Offers) == 0 || h.context.hideMarker {
 		return nil
@@ -262,8 +312,23 @@ func (h *clientHandshake) probeChosen(s *spec, p wire.Probing, first transport.C
 	return failed
 }
 
-// awaitProbeResult waits for the client's report on first. It returns nil if all candidates work,
-// an error that matches errRetry if one failed, and the error of the connection if that ends first.
+// probeAnswers returns, by channel name, the server's offers in answer to s.peerOffers, for the
+// channels of s that implement channel.Prober and for which the client sent an offer.
+func (s *spec) probeAnswers() map[string][]byte {
+	offers := map[string][]byte{}
+	for _, ch := range s.channels {
+		p, ok := ch.entry.Factory.(channel.Prober)
+		if theirs, both := s.peerOffers[ch.entry.Name]; ok && both {
+			offers[ch.entry.Name] = p.Offer(theirs)
+		}
+	}
+	return offers
+}
+
+// awaitProbeResult waits at the server for the client's report, on the connection first, whether
+// the chosen candidates work. It returns nil if all of them work, and an error that matches
+// errRetry and has the client's reason if one does not. If no valid report arrives, the error is
+// that of readFrame, as classify returns it.
 func (h *serverHandshake) awaitProbeResult(first transport.Conn) error {
 	frame, err := readFrame(first, nil, wire.MaxRejection, nil)
 	if err != nil {
@@ -275,8 +340,10 @@ func (h *serverHandshake) awaitProbeResult(first transport.Conn) error {
 	return nil
 }
 
-// replaceReasons returns a copy of refused. Each refusal whose name is in reasons has the reason from
-// there. sender names the end that sent the reasons, and precedes them; "" stands for this end.
+// replaceReasons returns a copy of refused in which each candidate whose name is in reasons has the
+// reason from there; the others keep theirs. If sender is not empty, it names the end that sent
+// reasons: each replaced reason is then sender, followed by the reason as sanitizeReason returns
+// it.
 func replaceReasons(refused []Refusal, sender string, reasons map[string]string) []Refusal {
 	out := slices.Clone(refused)
 	for i, r := range out {

@@ -2,6 +2,7 @@ package pipe
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -47,34 +48,39 @@ type clientOffer struct {
 	marked      bool // the client is of this library
 	probing     wire.Probing
 	preferences wire.Preferences
+	forConns    bool // it is for a session of Conns, and not for a pipe
 }
 
-// choose returns the server's choice for an offer, as the spec of the pipe without its connections.
-// The error matches ErrNoTransport, ErrPolicy or ErrDialect if no path is left that both ends can
-// use and their policies and options allow.
-func (h *serverHandshake) choose(offer clientOffer, first transport.Conn) (*spec, error) {
+// choose returns the server's choice of transport, channels and dialect for the client's offer, as
+// the spec of the pipe without its connections. The error matches ErrNoTransport, ErrPolicy or
+// ErrDialect if both ends share no transport, or no choice meets the policies and the Options of
+// both.
+func (h *serverHandshake) choose(offer clientOffer) (*spec, error) {
 	c := h.listener.context
 	r, excluded := c.orderedRegistry(offer.preferences), exclusions{}
+	policy := c.policyFor(offer.forConns)
 	if offer.marked { // a C++ client accepts only the result of its own priorities
-		excluded = c.excludedByPolicy()
+		excluded = c.excludedBy(policy)
 	}
-	listensOn := func(name string) bool { return h.listener.endpoints[name] != nil }
-	name, refused := r.chooseTransport(offer.TransportDomainDescriptors, listensOn, excluded.transports)
+	name, refused := h.chooseTransport(r, offer, excluded.transports)
 	refusedTransports := replaceReasons(refused, clientName, offer.probing.Without)
 	if name == "" {
 		err := fmt.Errorf("%w: %v", ErrNoTransport, slices.Concat(refusedTransports, c.registry.refusals(CandidateTransport)))
-		return nil, c.opts.Policy.Transports.wrapRequired(err)
+		return nil, policy.Transports.wrapRequired(err)
 	}
 	unusable := c.probeChannels(r, name, offer, excluded.channels)
 	chosen, more := r.chooseChannels(offer.ChannelDeviceDescriptors, unusable)
 	refusedChannels := replaceReasons(more, clientName, offer.probing.Refused)
-	native, reason, err := c.chooseDialect(offer.marker, offer.marked, canMultiplex(first))
+	native, reason, err := c.chooseDialect(offer.marker, offer.marked, noSessionOver(name, h.noSession[name]))
+	if offer.forConns && !native {
+		err = cmp.Or(err, errConnsNeedNative(reason))
+	}
 	all := r.routesOf(chosen, native, func(e ChannelEntry, pair devicePair) bool {
 		_, out := unusable[e.Name]
 		return !out && e.serves(pair, offer.ChannelDeviceDescriptors[e.Name])
 	})
 	plan := r.newPlan(name, all, append(refusedTransports, all.unused(refusedChannels)...))
-	if err := cmp.Or(c.opts.Policy.check(plan), err); err != nil {
+	if err := cmp.Or(policy.check(plan), err); err != nil {
 		return nil, err
 	}
 	if offer.preferences.NeedsChannel && len(plan.Channels) == 0 { // the client would refuse the plan
@@ -85,31 +91,78 @@ func (h *serverHandshake) choose(offer clientOffer, first transport.Conn) (*spec
 		role: channel.RoleListen, plan: plan, routes: all, sizes: r.sizeClasses(all),
 		native: native, peerOffers: offer.probing.Offers,
 	}
+	if offer.forConns {
+		s.maxConns = c.limits.MaxConns
+	}
 	if offer.marked {
 		s.features = offer.marker.Features & c.marker().Features
 	}
+	for _, e := range r.used(all) {
+		s.channels = append(s.channels, channelSpec{entry: e})
+	}
 	if s.native || s.features&wire.FeatureControl != 0 { // the answer has a marker
-		offers := map[string][]byte{} // in answer to those of the client
-		for _, e := range r.used(all) {
-			p, ok := e.Factory.(channel.Prober)
-			if theirs, both := offer.probing.Offers[e.Name]; ok && both {
-				offers[e.Name] = p.Offer(theirs)
-			}
-		}
 		s.probing = wire.Probing{
-			Offers:  offers,
-			Refused: r.reasonsByName(CandidateChannel, reasonMap(all.unused(more))),
-			Without: r.reasonsByName(CandidateTransport, reasonMap(refused)),
+			Offers:    s.probeAnswers(),
+			Refused:   r.reasonsByName(CandidateChannel, reasonMap(all.unused(more))),
+			Without:   r.reasonsByName(CandidateTransport, reasonMap(refused)),
+			NoSession: h.noSession,
 		}
 	}
 	plan.setDialect(s.native, reason)
 	return s, nil
 }
 
-// chooseTransport returns the first transport that both ends can use, "" if there is none, and a
-// refusal for each of the others. remote has the client's domain descriptors by transport. usable
-// reports whether the client can dial a transport of this end. except has the excluded transports,
-// with the reason.
+// choosePrepared is choose for a client whose first connection is first. It sets h.noSession to the
+// transports without sessions that the client has named and, if first carries no session, that of
+// first. If the pipe is to use the native dialect over first, choosePrepared also acquires the
+// memory for the session; if first turns out to carry no session, it chooses again. The error is
+// that of choose, or of acquiring the memory; after an error the spec must not be used.
+func (h *serverHandshake) choosePrepared(offer clientOffer, first transport.Conn) (*spec, error) {
+	h.noSession = map[string]string{}
+	for name, reason := range offer.probing.NoSession {
+		h.noSession[name] = clientName + ": " + sanitizeReason(reason)
+	}
+	if !canMultiplex(first) {
+		h.noSession[h.transport] = errNoSession.Error()
+	}
+	s, err := h.choose(offer)
+	if err != nil || !s.native || s.plan.Transport != h.transport {
+		return s, err
+	}
+	err = h.listener.context.prepareSession(s, first)
+	if !errors.Is(err, transport.ErrNotSupported) {
+		return s, err
+	}
+	h.noSession[h.transport] = err.Error()
+	return h.choose(offer)
+}
+
+// chooseTransport returns the name of the transport for the client's offer, or "" if there is none,
+// and a refusal with the reason for each other transport of r. The map except has the excluded
+// transports with the reasons. If the client is of this library and one of the ends requires the
+// native dialect, as a client does that opens a session of Conns, transports without sessions are
+// excluded too, as long as another one is left.
+func (h *serverHandshake) chooseTransport(r *registry, offer clientOffer, except map[string]string) (string, []Refusal) {
+	listensOn := func(name string) bool { return h.listener.endpoints[name] != nil }
+	required := h.listener.context.opts.Dialect == DialectNative || offer.marker.MinVersion >= wire.VersionNative || offer.forConns
+	if offer.marked && required {
+		excluded := map[string]string{}
+		for name, reason := range h.noSession {
+			excluded[name] = fmt.Sprintf("%s is required, and %s", DialectNative, reason)
+		}
+		maps.Copy(excluded, except)
+		if name, refused := r.chooseTransport(offer.TransportDomainDescriptors, listensOn, excluded); name != "" {
+			return name, refused
+		}
+	}
+	return r.chooseTransport(offer.TransportDomainDescriptors, listensOn, except)
+}
+
+// chooseTransport returns the name of the first transport, in the order of r, that both ends can
+// use, or "" if there is none. It also returns a refusal with the reason for each other transport
+// of r. The map remote has the client's domain descriptors, which name the set of hosts that a
+// transport reaches, by transport name. The function usable reports whether this end listens on a
+// transport. The map except has the excluded transports with the reasons.
 func (r *registry) chooseTransport(
 	remote map[string]string, usable func(name string) bool, except map[string]string,
 ) (chosen string, refused []Refusal) {
@@ -137,9 +190,10 @@ func (r *registry) chooseTransport(
 	return chosen, refused
 }
 
-// chooseChannels returns for each pair of devices the first channel that both ends have and that
-// can serve the pair, and a refusal for each channel without a pair. remote has the peer's device
-// descriptors by channel, and except the excluded channels with the reason.
+// chooseChannels returns, for each pair of devices, the name of the first channel in the order of r
+// that both ends have and that can serve the pair. It also returns a refusal with the reason for
+// each channel that got no pair. The map remote has the peer's device descriptors by channel name,
+// and the map except has the excluded channels with the reasons.
 func (r *registry) chooseChannels(
 	remote map[string]deviceDescriptors, except map[string]string,
 ) (map[devicePair]string, []Refusal) {
@@ -162,9 +216,9 @@ func (r *registry) chooseChannels(
 	return chosen, refused
 }
 
-// claimPairs adds to chosen, with the name of e, every pair of devices that has no channel yet and that
-// e can serve. theirs are the peer's descriptors for e. If it adds no pair it returns the reason, and
-// otherwise "".
+// claimPairs adds to the map chosen, with the name of e, every pair of a local and a remote device
+// that is not in the map and that e can serve. theirs has the peer's device descriptors for e. It
+// returns "" if it has added a pair, and otherwise the reason why it has not.
 func (e ChannelEntry) claimPairs(theirs deviceDescriptors, chosen map[devicePair]string) (reason string) {
 	ours := e.Factory.DeviceDescriptors()
 	reason = "one of the ends has no device for it"
@@ -195,9 +249,10 @@ func (e ChannelEntry) claimPairs(theirs deviceDescriptors, chosen map[devicePair
 	return reason
 }
 
-// acceptChannels returns at the client the channels that the server chose, by pair of devices. The
-// error matches ErrProtocol if a channel was not offered, cannot serve its pair or has a wrong
-// number of connections. The order of priorities is not checked: it may differ between the ends.
+// acceptChannels checks, at the client, the channels in the server's answer, and returns their
+// names by pair of devices. native is true if the server chose the native dialect. The error
+// matches ErrProtocol if a channel was not offered, cannot serve its pair or has a wrong number of
+// connections. The order of priorities is not checked, because it may differ between the ends.
 func (r *registry) acceptChannels(answer *wire.BrochureAnswer, native bool) (map[devicePair]string, error) {
 	chosen := map[devicePair]string{}
 	for pair, name := range answer.ChannelForDevicePair {
@@ -221,8 +276,9 @@ func (r *registry) acceptChannels(answer *wire.BrochureAnswer, native bool) (map
 	return chosen, nil
 }
 
-// channelDescriptors returns the device descriptors of this end's usable channels, by channel, for
-// the brochure. The caller may change the outer map.
+// channelDescriptors returns the device descriptors of this end's usable channels, by channel name,
+// for the client's offer. The caller may change the outer map; the inner ones belong to the
+// channels.
 func (r *registry) channelDescriptors() map[string]deviceDescriptors {
 	out := make(map[string]deviceDescriptors, len(r.channels))
 	for _, e := range r.channels {
@@ -231,8 +287,8 @@ func (r *registry) channelDescriptors() map[string]deviceDescriptors {
 	return out
 }
 
-// transportDomains returns the domain descriptors of this end's usable transports, by transport,
-// for the brochure. The caller may change the map.
+// transportDomains returns the domain descriptors of this end's usable transports, by transport
+// name, for the client's offer. The map is new, so the caller may change it.
 func (r *registry) transportDomains() map[string]string {
 	out := make(map[string]string, len(r.transports))
 	for _, e := range r.transports {
@@ -241,8 +297,9 @@ func (r *registry) transportDomains() map[string]string {
 	return out
 }
 
-// newPlan returns the plan for a transport and routes, with refused and r.refused as the rejected
-// candidates. The dialect is the compatible one until setDialect changes it.
+// newPlan returns a new plan in which the pipe uses transport and the channels that chosen lists.
+// The rejected candidates of the plan are refused, followed by r.refused, in a new slice. The
+// dialect of the plan is the compatible one; setDialect may change that later.
 func (r *registry) newPlan(transport string, chosen routes, refused []Refusal) *Plan {
 	channels := []PlannedChannel{} // and not null in JSON
 	for _, pair := range slices.SortedFunc(maps.Keys(chosen), comparePairs) {
@@ -260,16 +317,17 @@ func (r *registry) newPlan(transport string, chosen routes, refused []Refusal) *
 	}
 }
 
-// sanitize returns text of the peer for an error or a log: the first 80 bytes, with unprintable
-// characters replaced.
+// sanitize returns s, which the peer sent, in a form for an error or a log: at most 80 bytes, with
+// "..." at the end if it is cut off, and with "?" for unprintable characters.
 func sanitize(s string) string { return sanitizeTo(s, 80) }
 
-// sanitizeReason returns the text of a reason that the peer sent, for an error or a log: the first
-// 256 bytes, with unprintable characters replaced.
+// sanitizeReason returns s, a reason that the peer sent, in a form for an error or a log: at most
+// 256 bytes, with "..." at the end if it is cut off, and with "?" for unprintable characters.
 func sanitizeReason(s string) string { return sanitizeTo(s, 256) }
 
-// sanitizeTo returns s, which may be no valid UTF-8, with unprintable characters replaced. Of more
-// than n bytes it keeps the first n-3, and adds "...". The result has at most n bytes.
+// sanitizeTo returns s with "?" in place of unprintable characters and of bytes that are not valid
+// UTF-8. If s has more than n bytes, sanitizeTo keeps the first n-3 of them and adds "...". The
+// result has at most n bytes.
 func sanitizeTo(s string, n int) string {
 	if len(s) > n {
 		s = s[:n-3] + "..."

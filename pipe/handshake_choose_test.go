@@ -53,8 +53,9 @@ type announcedChannel struct{ announced }
 
 func (announcedChannel) CanCommunicate(local, remote string) bool { return local == remote }
 
-// end draws the registry of one end. Names, descriptors and lane counts are from small
-// sets, so that two ends often match and often do not.
+// end returns a random registry of one end of a pipe, drawn from t; label begins the names of the
+// drawn values. Names, descriptors and lane counts are from small sets, so that two ends often
+// match and often do not.
 func end(t *rapid.T, label string) *registry {
 	r, err := newRegistry(
 		transportEntries(rapid.SliceOfNDistinct(rapid.Custom(drawEntry), 1, 4, entryName).Draw(t, label+" transports")),
@@ -85,7 +86,8 @@ func drawEntry(t *rapid.T) entry {
 	}
 }
 
-// distinct makes priorities unique without changing their order.
+// distinct sorts entries by priority, changes the priorities to unique ones in that order, and
+// returns entries itself.
 func distinct(entries []entry) []entry {
 	slices.SortStableFunc(entries, func(a, b entry) int { return a.priority - b.priority })
 	for i := range entries {
@@ -112,9 +114,10 @@ func channelEntries(entries []entry) (out []ChannelEntry) {
 	return out
 }
 
-// TestChoiceFollowsTheProtocol compares the choice with a second implementation of
-// chapters 1.6 and 1.7 of the protocol: for each pair of devices alone, the common and
-// compatible channel of the highest priority.
+// TestChoiceFollowsTheProtocol compares the server's choice with a second implementation of
+// chapters 1.6 and 1.7 of the protocol: the common transport, and for each pair of devices the
+// common and compatible channel, of the highest priority. It also checks that the client accepts
+// the choice.
 func TestChoiceFollowsTheProtocol(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		server, client := end(t, "server"), end(t, "client")
@@ -174,7 +177,8 @@ func modelChannels(server, client *registry) map[devicePair]string {
 	return chosen
 }
 
-// requireExplained requires that every channel is either chosen or refused with a reason.
+// requireExplained requires that every channel of r is either in chosen or in refused, not in both,
+// and that each refusal has a reason.
 func requireExplained(t require.TestingT, r *registry, chosen map[devicePair]string, refused []Refusal) {
 	names := nameSet(slices.Collect(maps.Values(chosen)))
 	for _, refusal := range refused {
@@ -187,7 +191,8 @@ func requireExplained(t require.TestingT, r *registry, chosen map[devicePair]str
 	}
 }
 
-// answerFor returns an answer with the fields that acceptChannels reads.
+// answerFor returns the answer of a server that has chosen these channels, with only the fields
+// that acceptChannels reads.
 func answerFor(server *registry, chosen map[devicePair]string) *wire.BrochureAnswer {
 	a := &wire.BrochureAnswer{
 		ChannelRegistrationIDs:   map[string][]uint64{},
@@ -211,7 +216,8 @@ func mirror(chosen map[devicePair]string) map[devicePair]string {
 	return out
 }
 
-// TestAnswerIsChecked passes answers to the client that a correct server does not send.
+// TestAnswerIsChecked checks that the client rejects, with ErrProtocol, answers that a correct
+// server does not send: wrong channels, devices, descriptors or numbers of connections.
 func TestAnswerIsChecked(t *testing.T) {
 	cpu := device.CPU()
 	one := map[device.Device]string{cpu: "any"}
@@ -306,7 +312,8 @@ func TestPolicyPrefersAndRequires(t *testing.T) {
 	require.ErrorIs(t, Policy{Channels: Rule{Require: []string{"fast"}}}.check(&Plan{Transport: "uv"}), ErrPolicy)
 }
 
-// single returns routes with one channel for all sizes.
+// single returns routes in which each pair of devices has the channel in chosen for tensors of all
+// sizes.
 func single(chosen map[devicePair]string) routes {
 	out := routes{}
 	for pair, name := range chosen {
@@ -315,7 +322,8 @@ func single(chosen map[devicePair]string) routes {
 	return out
 }
 
-// TestPlanString is a golden test of Plan.String.
+// TestPlanString compares the text of a plan with testdata/plan.golden, and checks Plan.Equal and
+// Plan.Channel.
 func TestPlanString(t *testing.T) {
 	descriptors := func(text string, devices ...device.Device) map[device.Device]string {
 		m := map[device.Device]string{}
@@ -352,7 +360,8 @@ func TestPlanString(t *testing.T) {
 	require.Equal(t, "staged", got)
 }
 
-// Text of the peer is printable and has at most the given size, whatever its bytes are.
+// TestSanitizedTextIsBounded checks that sanitizeTo returns valid UTF-8 of at most the given size,
+// whatever bytes the text of the peer has.
 func TestSanitizedTextIsBounded(t *testing.T) {
 	require.Equal(t, "as it is: äöü", sanitizeTo("as it is: äöü", 16))
 	require.Equal(t, "a?b?", sanitizeTo("a\nb\xff", 4))

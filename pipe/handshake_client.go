@@ -12,12 +12,19 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
 
-// Dial opens a pipe to url, as in "uv://host:7000". It returns when this end may write. ctx and
-// HandshakeTimeout bound the call, not the life of the pipe. The error is an [*Error]; it matches
-// ErrURL, ErrHandshakeTimeout, ErrPolicy, ErrNoTransport, ErrDialect, ErrProtocol, ErrPeerLost, the
-// cause of ctx, the transport's own error, or ErrClosed once the context is closed.
+// Dial opens a pipe to url, as in "uv://host:7000", and returns the pipe when this end may write.
+// The caller must close it. ctx and HandshakeTimeout bound only the call, not the life of the pipe.
+// On failure Dial returns nil and an [*Error]. It matches ErrURL if url is invalid or its transport
+// cannot be used, matches ErrClosed if the context c was closed, and wraps the error of the
+// transport if no connection to url can be opened. Any other error matches ErrHandshake and the
+// cause: for example ErrHandshakeTimeout, ErrPolicy, ErrNoTransport, ErrDialect, ErrProtocol,
+// ErrPeerClosed, ErrPeerLost or the cause of ctx.
 func (c *Context) Dial(ctx context.Context, url string) (*Pipe, error) {
-	p, err := c.dial(ctx, url)
+	var p *Pipe
+	err := c.dial(ctx, url, false, func(conns *handshakeConns, s *spec) (err error) {
+		p, err = c.build(conns, s)
+		return err
+	})
 	if err != nil {
 		c.counters.handshakesFailed.Add(1)
 		return nil, &Error{Op: "dial", Peer: url, Err: err}
@@ -26,102 +33,114 @@ func (c *Context) Dial(ctx context.Context, url string) (*Pipe, error) {
 	return p, nil
 }
 
-// dial performs handshakes with the listener at url until one succeeds, or fails for another reason
-// than a failed candidate. After each failed candidate it repeats the handshake without that
-// candidate.
-func (c *Context) dial(ctx context.Context, url string) (*Pipe, error) {
+// dial performs handshakes with the listener at url until one succeeds, and then returns nil. A
+// handshake is for a pipe, or for a session of Conns if forConns is set; it ends with a call of
+// build, which builds that from the connections and the spec. After a handshake that fails because
+// a candidate does not work, dial repeats the handshake without that candidate. Any other error
+// ends dial, which returns it unchanged. ctx, HandshakeTimeout and the end of c bound all
+// handshakes together.
+func (c *Context) dial(ctx context.Context, url string, forConns bool, build func(*handshakeConns, *spec) error) error {
 	if err := c.startWork(); err != nil {
-		return nil, err
+		return err
 	}
 	defer c.work.Done()
 	entry, addr, err := c.splitURL(url)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	ctx, cancel := c.handshakeContext(ctx)
 	defer cancel()
-	excluded := c.excludedByPolicy()
+	policy := c.policyFor(forConns)
+	excluded := c.excludedBy(policy)
 	for {
-		if err := c.checkOffer(excluded); err != nil {
-			return nil, fmt.Errorf("%w: %w", ErrHandshake, err)
+		if err := c.checkOffer(policy, excluded); err != nil {
+			return fmt.Errorf("%w: %w", ErrHandshake, err)
 		}
-		h := &clientHandshake{context: c, conns: newHandshakeConns(ctx), url: url, excluded: excluded}
-		p, err := h.dial(ctx, entry, addr)
+		h := &clientHandshake{
+			context: c, conns: newHandshakeConns(ctx), url: url, addr: addr, excluded: excluded,
+			policy: policy, forConns: forConns, build: build,
+		}
+		err := h.dial(ctx, entry)
 		var failed *failedCandidate
 		if !errors.As(err, &failed) {
-			return p, err
+			return err
 		}
-		if failed.kind == CandidateChannel {
-			excluded.channels[failed.name] = failed.err.Error()
-		} else {
-			excluded.transports[failed.name] = failed.err.Error()
-		}
+		excluded.add(failed)
 	}
 }
 
 // clientHandshake is the client's part of one handshake, from the first connection to the open
-// pipe.
+// pipe or session.
 type clientHandshake struct {
 	context     *Context
 	conns       *handshakeConns
-	url         string
+	url, addr   string // that the application dials; addr has no scheme
 	excluded    exclusions
+	policy      Policy
 	probeOffers map[string][]byte // sent to the server, by channel
+	forConns    bool              // it opens a session of Conns, and no pipe
+	build       func(*handshakeConns, *spec) error
 }
 
-// dial opens the first connection, to addr, and then the pipe. If the first connection cannot be opened
-// and ctx has not ended, the error is that of the transport. Otherwise it matches ErrHandshake. If a
-// candidate failed, a failedCandidate is in the error chain. The connections are closed unless the pipe
-// owns them.
-func (h *clientHandshake) dial(ctx context.Context, entry TransportEntry, addr string) (*Pipe, error) {
+// dial performs one handshake: it opens the first connection, to h.addr, and then the pipe or session.
+// It returns nil on success. If the first connection cannot be opened and ctx has not ended, the
+// error is that of the transport. Any other error matches ErrHandshake; if a candidate did not work
+// and ctx has not ended, a failedCandidate is in its chain. On failure all connections of the
+// handshake are closed; on success the pipe or session owns them. entry is the transport of h.addr.
+func (h *clientHandshake) dial(ctx context.Context, entry TransportEntry) error {
 	defer h.conns.close()
 	h.conns.phase = phaseDial
-	first, err := h.conns.dial(entry.Transport, addr)
+	first, err := h.conns.dial(entry.Transport, h.addr)
 	if err != nil && ctx.Err() == nil {
-		return nil, err // no server at this address; not an error of the handshake
+		return err // no server at this address; not an error of the handshake
 	}
-	var p *Pipe
 	if err == nil {
-		p, err = h.open(entry, first)
+		err = h.open(entry, first)
 	}
 	if err != nil {
-		return nil, h.conns.wrapError(err)
+		return h.conns.wrapError(err)
 	}
-	return p, nil
+	return nil
 }
 
-// open performs the handshake on first, opens the other connections and builds the pipe. If a
-// candidate fails, a failedCandidate is in the error chain.
-func (h *clientHandshake) open(entry TransportEntry, first transport.Conn) (*Pipe, error) {
+// open performs the handshake on the connection first, which the caller has opened over the
+// transport entry, opens the other connections and builds the pipe or session. If a candidate does
+// not work, a failedCandidate is in the error chain. On failure the caller closes h.conns.
+func (h *clientHandshake) open(entry TransportEntry, first transport.Conn) error {
+	if !canMultiplex(first) {
+		h.excluded.noSession[entry.Name] = errNoSession.Error()
+	}
 	answer, err := h.exchangeOffers(first)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	spec, err := h.checkAnswer(answer, first)
+	spec, err := h.checkAnswer(answer)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	spec.remoteAddr = first.RemoteAddr()
 	h.conns.phase = phaseProbe
 	if err := h.probeChosen(spec, answer.Probing(), first); err != nil {
-		return nil, err
+		return err
 	}
 	moved := answer.Transport != entry.Name
 	if err := h.openConns(spec, answer, moved, first); err != nil {
-		return nil, err
+		return err
 	}
-	p, err := h.context.build(h.conns, spec)
+	err = h.build(h.conns, spec)
 	var errno syscall.Errno
 	var ofChannel *channel.Error
 	if moved && errors.As(err, &errno) && !errors.As(err, &ofChannel) {
 		err = h.transportFailed(answer.Transport, err)
 	}
-	return p, err
+	return err
 }
 
-// exchangeOffers sends the brochure on first, waits for the server's answer and returns it. If the
-// server rejects the pipe the error is a rejection, which also matches ErrPolicy if there is no common
-// transport and the policy requires one. If the answer is invalid the error matches ErrProtocol.
+// exchangeOffers sends the client's offer (TensorPipe's brochure) on the connection first, waits
+// for the server's answer and returns it. If the server rejects the pipe, a *rejection with the
+// server's reason is in the error chain. The error matches ErrPolicy, ErrNoTransport or ErrDialect
+// if the server gave that as the reason, and also ErrPolicy if the ends share no transport although
+// the policy of this end requires one. If the answer is invalid the error matches ErrProtocol.
 // Otherwise it is that of the connection.
 func (h *clientHandshake) exchangeOffers(first transport.Conn) (*wire.BrochureAnswer, error) {
 	r := h.context.registry
@@ -129,7 +148,10 @@ func (h *clientHandshake) exchangeOffers(first transport.Conn) (*wire.BrochureAn
 	hello := wire.SpontaneousConnection{ContextName: h.context.opts.Name}
 	brochure := wire.Brochure{
 		TransportDomainDescriptors: r.transportDomains(),
-		ChannelDeviceDescriptors:   r.channelDescriptors(),
+		ChannelDeviceDescriptors:   map[string]deviceDescriptors{},
+	}
+	if !h.forConns { // a session of Conns has no channels
+		brochure.ChannelDeviceDescriptors = r.channelDescriptors()
 	}
 	for name := range h.excluded.channels {
 		delete(brochure.ChannelDeviceDescriptors, name)
@@ -138,14 +160,20 @@ func (h *clientHandshake) exchangeOffers(first transport.Conn) (*wire.BrochureAn
 		delete(brochure.TransportDomainDescriptors, name)
 	}
 	if !h.context.hideMarker {
-		h.probeOffers = r.probeOffers(h.excluded.channels)
+		if !h.forConns {
+			h.probeOffers = r.probeOffers(h.excluded.channels)
+		}
 		brochure.Mark(h.context.marker())
+		brochure.AddPreferences(h.policy.preferences())
+		if h.forConns {
+			brochure.RequestConns()
+		}
 		brochure.AddProbing(wire.Probing{
-			Offers:  h.probeOffers,
-			Refused: r.reasonsByName(CandidateChannel, h.excluded.channels),
-			Without: r.reasonsByName(CandidateTransport, h.excluded.transports),
+			Offers:    h.probeOffers,
+			Refused:   r.reasonsByName(CandidateChannel, h.excluded.channels),
+			Without:   r.reasonsByName(CandidateTransport, h.excluded.transports),
+			NoSession: h.excluded.noSession,
 		})
-		brochure.AddPreferences(h.context.preferences())
 	}
 	err := first.WriteFrames(transport.Frame{hello.Append(nil)}, transport.Frame{brochure.Append(nil)})
 	if err != nil {
@@ -161,19 +189,24 @@ func (h *clientHandshake) exchangeOffers(first transport.Conn) (*wire.BrochureAn
 		return nil, protocolError("brochure answer: %w", err)
 	}
 	if refusal, rejected := answer.Refusal(); rejected && !h.context.hideMarker {
-		err := &rejection{kind: refusalKinds[refusal.Kind], text: sanitizeTo(refusal.Text, wire.MaxRefusal)}
+		what := "pipe"
+		if h.forConns {
+			what = "Conn"
+		}
+		err := &rejection{what: what, kind: refusalKinds[refusal.Kind], text: sanitizeTo(refusal.Text, wire.MaxRefusal)}
 		if refusal.Kind == wire.RefusedByTransport {
-			return nil, h.context.opts.Policy.Transports.wrapRequired(err)
+			return nil, h.policy.Transports.wrapRequired(err)
 		}
 		return nil, err
 	}
 	return answer, nil
 }
 
-// checkAnswer checks the server's choice and returns the spec of the pipe without its connections.
-// Errors match ErrProtocol if this end cannot use the choice, ErrPolicy if its policy does not
-// allow it, or ErrDialect.
-func (h *clientHandshake) checkAnswer(answer *wire.BrochureAnswer, first transport.Conn) (*spec, error) {
+// checkAnswer checks the server's choice in answer and returns the spec of the pipe without its
+// connections. The error matches ErrProtocol if this end did not offer the choice or cannot use it,
+// ErrPolicy if the policy of this end does not allow it, and ErrDialect if this end requires the
+// native dialect and the server did not choose it.
+func (h *clientHandshake) checkAnswer(answer *wire.BrochureAnswer) (*spec, error) {
 	r := h.context.registry
 	entry, known := r.transport(answer.Transport)
 	if !known {
@@ -184,7 +217,15 @@ func (h *clientHandshake) checkAnswer(answer *wire.BrochureAnswer, first transpo
 			entry.Name, sanitize(answer.TransportDomainDescriptor))
 	}
 	marker, marked := answer.Marker()
-	native, reason, err := h.context.acceptDialect(marker, marked && !h.context.hideMarker, canMultiplex(first))
+	maxConns := answer.Conns()
+	if h.forConns && (maxConns == 0 || h.context.hideMarker) {
+		return nil, fmt.Errorf("%w: the peer opens pipes only, it is a C++ process or an older version of this library", ErrDialect)
+	}
+	noSession := h.excluded.noSession[entry.Name]
+	if theirs := answer.Probing().NoSession[entry.Name]; noSession == "" && theirs != "" {
+		noSession = serverName + ": " + sanitizeReason(theirs)
+	}
+	native, reason, err := h.context.acceptDialect(marker, marked && !h.context.hideMarker, noSessionOver(entry.Name, noSession))
 	if err != nil {
 		return nil, err
 	}
@@ -209,19 +250,26 @@ func (h *clientHandshake) checkAnswer(answer *wire.BrochureAnswer, first transpo
 	}
 	plan := r.newPlan(answer.Transport, all, h.unchosen(answer, all))
 	plan.setDialect(native, reason)
-	if err := h.context.opts.Policy.check(plan); err != nil {
+	if err := h.policy.check(plan); err != nil {
 		return nil, err
 	}
+	if !h.forConns {
+		maxConns = 0
+	} else if !native {
+		return nil, errConnsNeedNative(reason)
+	}
 	return &spec{
-		role: channel.RoleConnect, peer: h.url, plan: plan, routes: all,
+		maxConns: maxConns,
+		role:     channel.RoleConnect, peer: h.url, plan: plan, routes: all,
 		native: native, features: marker.Features & h.context.marker().Features,
 	}, nil
 }
 
-// unchosen returns a refusal for each transport and channel of this end that the server did not choose.
-// The reason is that of this end if this end excluded the candidate, or else the one that the server
-// sent. If there is neither, it is what this end can infer: the answer has the device descriptors of
-// chosen channels only.
+// unchosen returns a refusal for each transport and channel of this end that the server did not
+// choose. The choice is in answer and in the parameter all, the chosen routes. If this end has
+// excluded a candidate, the reason is why. Otherwise it is the reason that the server sent. If the
+// server sent none, the reason is what this end can infer from the device descriptors in answer,
+// which has them for chosen channels only.
 func (h *clientHandshake) unchosen(answer *wire.BrochureAnswer, all routes) []Refusal {
 	r, theirs := h.context.registry, answer.Probing()
 	var transports, channels []Refusal
@@ -246,10 +294,13 @@ func (h *clientHandshake) unchosen(answer *wire.BrochureAnswer, all routes) []Re
 	return append(replaceReasons(transports, "", h.excluded.transports), replaceReasons(channels, "", h.excluded.channels)...)
 }
 
-// openConns opens the connections that the answer asks for, in TensorPipe's order, and enters them
-// in s. If moved is set, first is replaced by a connection over the chosen transport, and closed; a
-// failure of that transport is a failedCandidate, and is reported to the server. In the native
-// dialect it only prepares the bulk connection.
+// openConns opens the connections that answer asks for, in TensorPipe's order, and stores them in
+// s. h.conns owns them. If moved is true, the server chose another transport than that of the
+// connection first: openConns replaces this connection by a new one and closes it. A failure of the
+// chosen transport, or a connection that cannot carry the chosen dialect, is then a
+// failedCandidate; as long as the old connection is open, openConns reports the failure to the
+// server. In the native dialect it opens no further connections, and only prepares s for dialling
+// the bulk connection later.
 func (h *clientHandshake) openConns(s *spec, answer *wire.BrochureAnswer, moved bool, first transport.Conn) error {
 	entry, _ := h.context.registry.transport(answer.Transport)
 	addr := answer.Address
@@ -258,9 +309,11 @@ func (h *clientHandshake) openConns(s *spec, answer *wire.BrochureAnswer, moved 
 	}
 	join := func(id uint64) (transport.Conn, error) {
 		conn, err := h.conns.dial(entry.Transport, addr)
+		if err == nil && s.native && !canMultiplex(conn) {
+			return nil, &failedCandidate{CandidateDialect, entry.Name, errNoSession}
+		}
 		if err == nil {
-			packet := wire.RequestedConnection{RegistrationID: id}
-			err = conn.WriteFrames(transport.Frame{packet.Append(nil)})
+			err = sendRequested(conn, id)
 		}
 		switch {
 		case err == nil:
@@ -296,7 +349,7 @@ func (h *clientHandshake) openConns(s *spec, answer *wire.BrochureAnswer, moved 
 		first.Close()
 	}
 	if s.native {
-		return h.prepareBulk(s, answer, entry.Transport, addr)
+		return h.prepareBulk(s, answer, entry.Transport, addr, moved)
 	}
 	h.conns.phase = phaseJoin
 	var err error
@@ -309,8 +362,9 @@ func (h *clientHandshake) openConns(s *spec, answer *wire.BrochureAnswer, moved 
 	return err
 }
 
-// openChannelConns opens the connections of the channels in the compatible dialect and enters them
-// in s. join opens one, by its registration id.
+// openChannelConns opens the connections of all channels in the compatible dialect and stores them
+// in s. It calls join with each registration id in answer, to open one connection. It stops at the
+// first failure and returns the error of join.
 func (h *clientHandshake) openChannelConns(s *spec, answer *wire.BrochureAnswer, join func(uint64) (transport.Conn, error)) error {
 	for _, e := range h.context.registry.used(s.routes) {
 		ch := channelSpec{entry: e}
@@ -326,15 +380,35 @@ func (h *clientHandshake) openChannelConns(s *spec, answer *wire.BrochureAnswer,
 	return nil
 }
 
-// prepareBulk enters in s the channels of a native pipe, and the function that dials the bulk
-// connection over t to addr when the pipe needs it. The error matches ErrProtocol if the answer has
-// no id for that connection.
-func (h *clientHandshake) prepareBulk(s *spec, answer *wire.BrochureAnswer, t transport.Transport, addr string) error {
+// prepareBulk stores in s the channels of a native pipe, and a function that dials the bulk
+// connection over t when the pipe needs it. It opens nothing itself. A session of Conns has neither.
+// The error matches ErrProtocol if answer has no registration id for that connection.
+//
+// The function dials the address that the application has dialled, unless moved is true because
+// that is of another transport: it may be a forwarded port. If that fails, as with a load balancer
+// that leads to another server, it dials addr, which the server advertises.
+func (h *clientHandshake) prepareBulk(
+	s *spec, answer *wire.BrochureAnswer, t transport.Transport, addr string, moved bool,
+) error {
+	if s.maxConns > 0 {
+		return nil
+	}
 	id, ok := answer.TransportRegistrationIDs[wire.BulkConnection]
 	if !ok {
 		return protocolError("answer lacks the registration id of the bulk connection")
 	}
-	s.dialBulk = func(ctx context.Context) (transport.Conn, error) { return connectBulk(ctx, t, addr, id) }
+	addrs := []string{addr}
+	if !moved && addr != h.addr {
+		addrs = []string{h.addr, addr}
+	}
+	s.dialBulk = func(ctx context.Context) (conn transport.Conn, err error) {
+		for _, addr := range addrs {
+			if conn, err = connectBulk(ctx, t, addr, id); err == nil || ctx.Err() != nil {
+				break
+			}
+		}
+		return conn, err
+	}
 	for _, e := range h.context.registry.used(s.routes) {
 		s.channels = append(s.channels, channelSpec{entry: e})
 	}

@@ -1,6 +1,7 @@
 package pipe
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/binary"
@@ -31,19 +32,25 @@ func newHandshakeConns(ctx context.Context) *handshakeConns {
 	return hc
 }
 
-// add makes hc the owner of conn. If ctx has ended it closes conn and returns the cause of ctx.
+// add makes hc the owner of conn and returns nil. If hc is closed or detached, add closes conn and
+// returns the error of endError.
 func (hc *handshakeConns) add(conn transport.Conn) error {
 	hc.mu.Lock()
 	defer hc.mu.Unlock()
 	if hc.ended {
 		conn.Close()
-		return context.Cause(hc.ctx)
+		return hc.endError()
 	}
 	hc.conns = append(hc.conns, conn)
 	return nil
 }
 
-// dial opens a connection to addr over t and makes hc its owner. ctx of hc bounds the call.
+// endError returns why hc holds no connections: the cause of the context if that has ended, or
+// ErrClosed after close or detach.
+func (hc *handshakeConns) endError() error { return cmp.Or(context.Cause(hc.ctx), ErrClosed) }
+
+// dial opens a connection to addr over t and makes hc its owner. If hc's context ends, dialling
+// stops. The error is that of t or of add; the returned connection must then not be used.
 func (hc *handshakeConns) dial(t transport.Transport, addr string) (transport.Conn, error) {
 	conn, err := t.Dial(hc.ctx, addr)
 	if err != nil {
@@ -55,21 +62,23 @@ func (hc *handshakeConns) dial(t transport.Transport, addr string) (transport.Co
 	return conn, hc.add(conn)
 }
 
-// detach passes the connections to the pipe: hc no longer closes them. If ctx has ended, the
-// connections are closed already, and detach returns the cause of ctx.
+// detach makes hc give up all its connections, which the caller then owns, and stop watching its
+// context, and returns nil. If hc was closed or detached before, detach returns the error of
+// endError.
 func (hc *handshakeConns) detach() error {
 	hc.stop()
 	hc.mu.Lock()
 	defer hc.mu.Unlock()
 	if hc.ended {
-		return context.Cause(hc.ctx)
+		return hc.endError()
 	}
 	hc.ended = true
 	hc.conns = nil
 	return nil
 }
 
-// close closes all connections that hc owns, and stops watching ctx. After detach it does nothing.
+// close closes all connections that hc owns and stops watching its context. Connections that are
+// added later are closed at once. After detach there are none to close.
 func (hc *handshakeConns) close() {
 	hc.stop()
 	hc.closeAll()
@@ -85,10 +94,14 @@ func (hc *handshakeConns) closeAll() {
 	hc.conns = nil
 }
 
-// delayClose lets the handshake finish after the listener or context of this end is closed: hc then
-// closes the connections only after closeFrameTimeout, unless the handshake has ended before. The
-// server calls it before it sends the frame after which the client counts the pipe as open. A complete
-// pipe can still send a close frame, where a closed connection would look like a lost peer.
+// delayClose changes what happens when the listener or the context of this end is closed: hc then
+// closes its connections only after closeFrameTimeout, unless the handshake has ended before.
+// hc.ctx is replaced by a context that also ends that much later. For any other end of the context,
+// such as a timeout, nothing is delayed. If the context has ended already, delayClose does nothing.
+//
+// The server calls delayClose before it sends the frame after which the client counts the pipe as
+// open. The complete pipe can then send a close frame; to the client, a connection that is closed
+// without a close frame looks like a lost peer.
 func (hc *handshakeConns) delayClose() {
 	if !hc.stop() {
 		return
@@ -112,7 +125,7 @@ func (hc *handshakeConns) delayClose() {
 	}
 }
 
-// wait blocks until done is closed, for at most d.
+// wait blocks until done is closed, but not longer than d.
 func wait(done <-chan struct{}, d time.Duration) {
 	t := time.NewTimer(d)
 	defer t.Stop()
@@ -122,10 +135,10 @@ func wait(done <-chan struct{}, d time.Duration) {
 	}
 }
 
-// wrapError returns the error of a handshake that failed with err. It matches ErrHandshake. If ctx has
-// not ended it also matches err. If ctx has ended it matches the cause of ctx instead, with the phase
-// in the text, and err is only text, because it may be the error of a connection that was closed when
-// ctx ended.
+// wrapError returns the error of a handshake that failed with err. It matches ErrHandshake. If hc's
+// context has not ended, it also matches err. If the context has ended, it matches the cause of the
+// context instead, and its text names the phase of the handshake. err then appears in the text at
+// most, because it may be the error of a connection that was closed when the context ended.
 func (hc *handshakeConns) wrapError(err error) error {
 	cause := context.Cause(hc.ctx)
 	switch {
@@ -182,8 +195,9 @@ func randomID() uint64 {
 	return binary.LittleEndian.Uint64(b[:])
 }
 
-// expect registers a connection that a client is to open over the named transport, with a new id.
-// It is expected until it is delivered or cancelled.
+// expect registers a connection that a client is to open over the named transport, and returns it
+// as a pendingConn with a new random id. The registration lasts until the connection is delivered
+// or the pendingConn is cancelled. expect takes r.mu.
 func (r *connMatcher) expect(transportName string) *pendingConn {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -197,9 +211,9 @@ func (r *connMatcher) expect(transportName string) *pendingConn {
 	return t
 }
 
-// deliver passes conn to the pendingConn with this id, which then owns it. It reports false, and
-// leaves conn to the caller, if no connection with this id is expected, if one was delivered
-// before, or if the transport is not the expected one.
+// deliver gives conn to the pendingConn with this id, which then owns it, and returns true. It
+// returns false and leaves conn to the caller if no connection with this id is expected, if one was
+// delivered before, or if the transport is not the expected one. It takes r.mu.
 func (r *connMatcher) deliver(id uint64, transportName string, conn transport.Conn) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -228,8 +242,8 @@ type pendingConn struct {
 	matcher   *connMatcher
 }
 
-// wait returns the connection once it is delivered; it then belongs to the caller. If ctx ends
-// first it returns the cause of ctx, and the connection is still expected.
+// wait blocks until the connection is delivered, and returns it; the caller then owns it. If ctx
+// ends first it returns the cause of ctx, and the connection is still expected.
 func (t *pendingConn) wait(ctx context.Context) (transport.Conn, error) {
 	select {
 	case c := <-t.conn:
@@ -239,8 +253,8 @@ func (t *pendingConn) wait(ctx context.Context) (transport.Conn, error) {
 	}
 }
 
-// cancel stops expecting the connection. If it was delivered and wait has not returned it, cancel
-// closes it.
+// cancel removes the registration of t, so that the connection can no longer be delivered. If it
+// was delivered and wait has not returned it, cancel closes it. Calling cancel again does nothing.
 func (t *pendingConn) cancel() {
 	t.matcher.mu.Lock()
 	t.matcher.remove(t.id)
@@ -272,8 +286,9 @@ type prefetchedConn struct {
 	returned bool // the header; belongs to the reader
 }
 
-// cancelAfterGrace blocks for the grace period, or until ctx ends, and then calls cancel with the
-// classified error of a connection that ended with end.
+// cancelAfterGrace blocks for a grace period of graceSteps times graceStep, or until ctx ends. Then
+// it calls cancel with the error, as classify returns it, of a connection that has ended with end.
+// An orderly end counts as an unexpected one.
 func cancelAfterGrace(ctx context.Context, cancel context.CancelCauseFunc, end error) {
 	for range graceSteps {
 		wait(ctx.Done(), graceStep)
@@ -281,8 +296,9 @@ func cancelAfterGrace(ctx context.Context, cancel context.CancelCauseFunc, end e
 	cancel(classify(midMessage(end)))
 }
 
-// NextFrame implements [transport.Conn]. The first call waits for the header that is read ahead and
-// returns it.
+// NextFrame returns the size of the next frame, as [transport.Conn] describes. The goroutine that
+// made v has read the first header ahead: until that has succeeded, NextFrame waits for the result
+// and returns it. Later calls read from the connection. Calls must not overlap.
 func (v *prefetchedConn) NextFrame() (int64, error) {
 	if v.returned {
 		return v.Conn.NextFrame()

@@ -8,10 +8,13 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/tensorpipe-go/tensorpipe/transport"
 )
 
-// The error of a handshake whose context has ended has the cause, the phase and the text
-// of another error. Errors of connections that were closed for that cause do not match.
+// TestHandshakeErrorHasCauseAndPhase checks that the error of a handshake whose context has ended
+// matches the cause and names the phase. Another error is only in the text, and is left out if it
+// is a consequence of that end.
 func TestHandshakeErrorHasCauseAndPhase(t *testing.T) {
 	cancelled := errors.New("cancelled")
 	refused := fmt.Errorf("dial: %w", syscall.ECONNREFUSED)
@@ -43,4 +46,34 @@ func TestHandshakeErrorHasCauseAndPhase(t *testing.T) {
 			require.Equal(t, c.cause == nil, errors.Is(err, syscall.ECONNREFUSED))
 		})
 	}
+}
+
+// TestConnsAfterTheEnd checks that handshakeConns that were closed or detached close a connection
+// that is added later, and return ErrClosed although the context goes on.
+func TestConnsAfterTheEnd(t *testing.T) {
+	for name, end := range map[string]func(hc *handshakeConns) error{
+		"closed":   func(hc *handshakeConns) error { hc.close(); return nil },
+		"detached": (*handshakeConns).detach,
+	} {
+		t.Run(name, func(t *testing.T) {
+			hc := newHandshakeConns(t.Context())
+			defer hc.close()
+			require.NoError(t, end(hc))
+			conn := &closableConn{}
+			require.ErrorIs(t, hc.add(conn), ErrClosed)
+			require.True(t, conn.closed)
+			require.ErrorIs(t, hc.detach(), ErrClosed)
+		})
+	}
+}
+
+// closableConn is a connection of which only Close may be called.
+type closableConn struct {
+	transport.Conn
+	closed bool
+}
+
+func (c *closableConn) Close() error {
+	c.closed = true
+	return nil
 }

@@ -25,7 +25,8 @@ type partialClient struct {
 	answer *wire.BrochureAnswer
 }
 
-// connectPartial returns a context that listens, its listener, and a partial client of it.
+// connectPartial returns a context that listens, its listener, and a client that has sent its offer
+// and received the answer, but has not opened any further connection.
 func connectPartial(t *testing.T) (*pipe.Context, *pipe.Listener, *partialClient) {
 	network := mem.NewNetwork()
 	c := newContext(t, memPath(), func(o *pipe.Options) {
@@ -50,7 +51,7 @@ func connectPartial(t *testing.T) (*pipe.Context, *pipe.Listener, *partialClient
 	return c, l, s
 }
 
-// join opens all further connections.
+// join opens the further connections that the server's answer asks for and sends the id on each.
 func (s *partialClient) join(t *testing.T) {
 	ids := []uint64{s.answer.TransportRegistrationIDs[wire.ReplyConnection]}
 	for _, id := range append(ids, s.answer.ChannelRegistrationIDs["basic"]...) {
@@ -66,7 +67,8 @@ const (
 	abandoned     = 400 * time.Millisecond
 )
 
-// A server does not wait for further connections of a client that has died.
+// TestClientDiesInHandshake checks that a server soon fails the handshake of a client that has
+// died, instead of waiting for its further connections.
 func TestClientDiesInHandshake(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, _, s := connectPartial(t)
@@ -88,7 +90,8 @@ func (f onWrite) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// A handshake that fails is counted before its slot is released.
+// TestFailureIsCountedBeforeSlotIsFree checks that a failed handshake is counted and logged before
+// its slot is released.
 func TestFailureIsCountedBeforeSlotIsFree(t *testing.T) {
 	hello := wire.SpontaneousConnection{ContextName: "short"}
 	for name, sent := range map[string][]transport.Frame{
@@ -118,8 +121,9 @@ func TestFailureIsCountedBeforeSlotIsFree(t *testing.T) {
 	}
 }
 
-// Frames that a client sends before the handshake has finished are not lost, even if it
-// has ended the connection since and its further connections arrive late.
+// TestEarlyFrames checks that frames that a client sends before the handshake has finished are not
+// lost, even if the client has already ended that connection and opens its further connections
+// late.
 func TestEarlyFrames(t *testing.T) {
 	message := wire.Descriptor{Metadata: []byte("early")}
 	for name, sent := range map[string][]transport.Frame{

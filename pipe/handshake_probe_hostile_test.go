@@ -13,21 +13,23 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/transport/mem"
 )
 
-// probedOn returns a context on a network with a channel that must be probed.
+// probedOn returns a context on network with a channel "probed", which must be probed and is the
+// best one. fault is the result of its probe; nil means success.
 func probedOn(t *testing.T, network *mem.Network, fault error) *pipe.Context {
 	return newContext(t, nativePath(), with(newProbed("probed", fault)), func(o *pipe.Options) {
 		o.Transports = []pipe.TransportEntry{{Name: "mem", Transport: mem.New(network)}}
 	})
 }
 
-// probedDescriptors returns the device descriptors of that channel.
+// probedDescriptors returns the device descriptors of the channel that probedOn adds.
 func probedDescriptors() map[device.Device]string {
 	return newProbed("", nil).DeviceDescriptors()
 }
 
 var nativeMarker = wire.Marker{MinVersion: wire.VersionNative, MaxVersion: wire.VersionNative}
 
-// An invalid probe result fails its handshake, and the listener accepts further pipes.
+// TestHostileProbeResults checks that a client that sends an invalid probe result, a failure or
+// none fails only its own handshake: an honest client can then open and use a pipe.
 func TestHostileProbeResults(t *testing.T) {
 	network := mem.NewNetwork()
 	b := probedOn(t, network, nil)
@@ -71,8 +73,8 @@ func TestHostileProbeResults(t *testing.T) {
 	exchange(t, client, server, message(1, nil, []int{200_000}))
 }
 
-// A server that again chooses a channel that the client has excluded violates the
-// protocol.
+// TestServerChoosesExcludedChannel checks that Dial fails with ErrProtocol if the server again
+// chooses a channel that the client has excluded after a failed probe.
 func TestServerChoosesExcludedChannel(t *testing.T) {
 	network := mem.NewNetwork()
 	l, err := mem.New(network).Listen(testContext(t), "server")

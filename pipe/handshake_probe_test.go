@@ -58,7 +58,8 @@ func (m *probed) New(ctx context.Context, link channel.Link, role channel.Role) 
 	return m.Factory.New(ctx, link, role)
 }
 
-// with makes m the best channel of a context.
+// with returns an option that gives a context the channel basic and, unless m is nil, m as its best
+// channel, named "probed".
 func with(m *probed) func(*pipe.Options) {
 	return func(o *pipe.Options) {
 		o.Channels = []pipe.ChannelEntry{{Name: "basic", Priority: 1, Factory: basic.New()}}
@@ -68,14 +69,15 @@ func with(m *probed) func(*pipe.Options) {
 	}
 }
 
-// bothDialects runs f in each dialect.
+// bothDialects runs f as a subtest for each dialect, with a path over the memory of this process.
 func bothDialects(t *testing.T, f func(t *testing.T, p path)) {
 	for _, p := range []path{memPath(), nativePath()} {
 		t.Run(string(p.dialect), func(t *testing.T) { f(t, p) })
 	}
 }
 
-// Both ends probe the channel once, with the offer of the peer, and use it.
+// TestChannelIsProbedByBothEnds checks that each end probes the best channel once, with the offer
+// of the peer, and that the pipe uses it.
 func TestChannelIsProbedByBothEnds(t *testing.T) {
 	bothDialects(t, func(t *testing.T, p path) {
 		dials, listens := newProbed("from the client", nil), newProbed("from the server", nil)
@@ -95,8 +97,39 @@ func TestChannelIsProbedByBothEnds(t *testing.T) {
 	})
 }
 
-// If the probe of the best channel fails at either end the next one is used, and both
-// plans have the reason. Accept does not return a pipe for the failed handshake.
+// TestTooManyProbedChannels checks that the first 16 channels that must be probed are, and that the
+// plan has the reason why the others are not used.
+func TestTooManyProbedChannels(t *testing.T) {
+	bothDialects(t, func(t *testing.T, p path) {
+		var ends [2]*pipe.Context
+		for i := range ends {
+			ends[i] = newContext(t, p, with(nil), func(o *pipe.Options) {
+				for k := range 18 {
+					o.Channels = append(o.Channels, pipe.ChannelEntry{
+						Name: fmt.Sprintf("probed%02d", k), Priority: 20 - k, Factory: newProbed("offer", errors.New("it is forbidden")),
+					})
+				}
+			})
+		}
+		client, server := connectContexts(t, ends[0], ends[1], p.url)
+		for _, end := range []*pipe.Pipe{client, server} {
+			got, _ := end.Plan().Channel(device.CPU(), device.CPU())
+			require.Equal(t, "basic", got)
+			reasons := map[string]string{}
+			for _, r := range end.Plan().Refused {
+				reasons[r.Name] = r.Reason
+			}
+			require.Contains(t, reasons["probed15"], "it is forbidden")
+			require.Contains(t, reasons["probed16"], "16 channels before it must be probed too")
+			require.Contains(t, reasons["probed17"], "16 channels before it must be probed too")
+		}
+		exchange(t, client, server, message(1, []int{10}, []int{200_000}))
+	})
+}
+
+// TestFailedProbeExcludesChannel checks that the pipe uses the next channel if the probe of the
+// best one fails at either end, and that both plans have the reason. Accept returns only the pipe
+// of the successful handshake.
 func TestFailedProbeExcludesChannel(t *testing.T) {
 	fault := errors.New("it is forbidden")
 	for _, c := range []struct {
@@ -125,7 +158,8 @@ func TestFailedProbeExcludesChannel(t *testing.T) {
 	}
 }
 
-// If the policy of an end requires the channel, opening fails with the reason at that end.
+// TestRequiredChannelFailsProbe checks that opening a pipe fails if the probe fails of a channel
+// that the policy of one end requires, and that this end has the reason.
 func TestRequiredChannelFailsProbe(t *testing.T) {
 	fault := errors.New("it is forbidden")
 	bothDialects(t, func(t *testing.T, p path) {
@@ -152,8 +186,8 @@ func TestRequiredChannelFailsProbe(t *testing.T) {
 	})
 }
 
-// An end that sends no offer is not probed: an older version, or a channel that needs no
-// probe.
+// TestChannelIsNotProbedWithoutOffer checks that a channel is used without a probe if the peer
+// sends no offer for it, because the peer is an older version or its channel needs no probe.
 func TestChannelIsNotProbedWithoutOffer(t *testing.T) {
 	bothDialects(t, func(t *testing.T, p path) {
 		old := func(o *pipe.Options) {
@@ -171,7 +205,8 @@ func TestChannelIsNotProbedWithoutOffer(t *testing.T) {
 	})
 }
 
-// Several channels whose probes fail are excluded one after the other.
+// TestSeveralChannelsFailProbe checks that several channels whose probes fail at the client are
+// excluded one after the other, until one works.
 func TestSeveralChannelsFailProbe(t *testing.T) {
 	many := func(fault error) func(*pipe.Options) {
 		return func(o *pipe.Options) {

@@ -43,7 +43,9 @@ type failingListener struct {
 	transport *failingTransport
 }
 
-// Accept closes the connection once the transport fails, after the client has connected.
+// Accept accepts a connection of the underlying listener and returns it. If the transport has
+// failed, Accept closes the connection first, so that the client finds it closed after it has
+// connected.
 func (l *failingListener) Accept(ctx context.Context) (transport.Conn, error) {
 	c, err := l.Listener.Accept(ctx)
 	if err == nil && l.transport.left == 0 {
@@ -54,8 +56,8 @@ func (l *failingListener) Accept(ctx context.Context) (transport.Conn, error) {
 
 var errFull = errors.New("no descriptor is left")
 
-// failAfter replaces the better transport of a context by one that fails after a number of
-// connections.
+// failAfter returns an option that sets the dialect and, unless connections is negative, replaces
+// the better transport of a context by one that fails after that number of connections.
 func failAfter(network *mem.Network, dialect pipe.Dialect, connections int) func(*pipe.Options) {
 	return func(o *pipe.Options) {
 		o.Dialect = dialect
@@ -69,8 +71,9 @@ func failAfter(network *mem.Network, dialect pipe.Dialect, connections int) func
 // noFailure, as a number of connections, is a transport that does not fail.
 const noFailure = -1
 
-// If the better transport fails after it was chosen, the pipe uses the other one. The
-// plans of both ends and the log of the server have the reason.
+// TestTransportFailsAfterChoice checks that the pipe uses the other transport if the better one
+// fails after it was chosen, at the client or at the server, and that the plans of both ends have
+// the reason.
 func TestTransportFailsAfterChoice(t *testing.T) {
 	for _, c := range []struct {
 		name           string
@@ -99,7 +102,7 @@ func TestTransportFailsAfterChoice(t *testing.T) {
 	}
 }
 
-// join dials the last transport of the listener and accepts the pipe.
+// join makes a dial the last URL of l, and returns the two ends of the pipe.
 func join(t *testing.T, a *pipe.Context, l *pipe.Listener) (client, server *pipe.Pipe) {
 	t.Helper()
 	client, err := a.Dial(testContext(t), l.URLs()[len(l.URLs())-1])
@@ -109,7 +112,9 @@ func join(t *testing.T, a *pipe.Context, l *pipe.Listener) (client, server *pipe
 	return client, server
 }
 
-// The server does not wait for connections that the client will not open.
+// TestServerLearnsOfRetry checks that a client that repeats the handshake reports this to the
+// server: the server logs the reason and fails the old handshake, instead of waiting for
+// connections that will not come.
 func TestServerLearnsOfRetry(t *testing.T) {
 	network := mem.NewNetwork()
 	var log loglines.Lines
@@ -127,7 +132,8 @@ func TestServerLearnsOfRetry(t *testing.T) {
 	require.EqualValues(t, 1, b.Stats().HandshakesFailed)
 }
 
-// A pipe in the compatible dialect needs several connections; each of them may fail.
+// TestTransportFailsDuringMove checks, in the compatible dialect, which needs several connections,
+// that the pipe uses the other transport whichever of them is the first that cannot be opened.
 func TestTransportFailsDuringMove(t *testing.T) {
 	for connections := 1; connections < 4; connections++ {
 		network := mem.NewNetwork()
@@ -161,7 +167,8 @@ func (unmultiplexedConn) Multiplex(transport.SessionConfig) (transport.Session, 
 	return nil, syscall.EMFILE
 }
 
-// The client retries if the system cannot multiplex the chosen connection.
+// TestSessionFailsAfterChoice checks that the client repeats the handshake without a transport
+// whose connection the system cannot multiplex.
 func TestSessionFailsAfterChoice(t *testing.T) {
 	network := mem.NewNetwork()
 	a := both(t, network, failAfter(network, pipe.DialectNative, noFailure), func(o *pipe.Options) {
@@ -205,9 +212,9 @@ type unpreparedConn struct {
 
 func (unpreparedConn) PrepareSession(transport.SessionConfig) error { return syscall.EMFILE }
 
-// The resources of a session are acquired before the client counts the pipe as open. If
-// they are missing, a pipe that was to move stays on the dialled transport, and both plans
-// have the reason.
+// TestSessionCannotBePrepared checks what happens if one end cannot acquire what a session over the
+// better transport needs. A pipe that was dialled over the other transport stays there, and both
+// plans have the reason. A Dial over the better transport itself fails with the reason.
 func TestSessionCannotBePrepared(t *testing.T) {
 	for _, listens := range []bool{false, true} {
 		network := mem.NewNetwork()
@@ -234,7 +241,8 @@ func TestSessionCannotBePrepared(t *testing.T) {
 	}
 }
 
-// If the policy requires the failed transport, Dial fails with the reason.
+// TestRequiredTransportFailsAfterChoice checks that Dial fails with ErrPolicy and the reason if the
+// policy requires the transport that has failed.
 func TestRequiredTransportFailsAfterChoice(t *testing.T) {
 	network := mem.NewNetwork()
 	a := both(t, network, failAfter(network, pipe.DialectNative, 0), func(o *pipe.Options) {
@@ -253,8 +261,9 @@ type unusable struct{ transport.Transport }
 
 func (unusable) Viable() error { return probe.NotSupported("mem", "it is Sunday") }
 
-// A server that listens on several transports skips those that do not work. The plans of
-// both ends have the reason.
+// TestServerSkipsUnusableTransport checks that Listen with several URLs skips a transport that does
+// not work on this machine, and that the plans of both ends have the reason. Listen fails if no
+// other transport is left or the policy requires that one.
 func TestServerSkipsUnusableTransport(t *testing.T) {
 	network := mem.NewNetwork()
 	withoutMem := func(o *pipe.Options) { o.Transports[1].Transport = unusable{mem.New(network)} }
@@ -275,8 +284,9 @@ func TestServerSkipsUnusableTransport(t *testing.T) {
 	require.ErrorContains(t, err, "it is Sunday")
 }
 
-// A client that is rejected receives the reason. It can keep the connection and the slot
-// of its handshake open for HandshakeTimeout at most.
+// TestRejectedClientStaysConnected checks that a rejected client receives the reason, and that a
+// client that stays connected keeps its connection and its handshake slot until HandshakeTimeout
+// and no longer.
 func TestRejectedClientStaysConnected(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		network := mem.NewNetwork()

@@ -23,17 +23,20 @@ const (
 type serverHandshake struct {
 	listener    *Listener
 	conns       *handshakeConns
-	transport   string // of the accepted connection
-	chosen      string // the transport of the further connections
+	transport   string            // of the accepted connection
+	chosen      string            // the transport of the further connections
+	noSession   map[string]string // reasons by transport; see exclusions
 	pending     []*pendingConn
 	reported    bool           // the failure was counted and logged
 	account     *quota.Account // nil once the pipe owns it
 	releaseSlot func()         // releases the slot among the handshakes in progress
 }
 
-// handleConn serves an accepted connection: the first one of a pipe, or a further one. It returns once
-// the pipe is queued for Accept, the connection is delivered, or the handshake has failed and conn is
-// closed. It releases the slot that acceptConnections took for conn.
+// handleConn serves one accepted connection: the first one of a pipe, or a further one of a pipe
+// that is being opened or is open. It returns once the pipe is queued for Accept, the connection is
+// delivered to its pipe, or the handshake has failed. A failure is logged and counted, unless the
+// listener is closed, and conn is closed. In any case handleConn releases the slot that
+// acceptConnections took for conn.
 func (l *Listener) handleConn(transportName string, conn transport.Conn) {
 	ctx, cancel := l.context.handshakeContext(l.closing)
 	defer cancel()
@@ -50,8 +53,8 @@ func (l *Listener) handleConn(transportName string, conn transport.Conn) {
 	h.releaseSlot()
 }
 
-// reportFailure counts the failure of the handshake and logs err. Only the first call of a
-// handshake has an effect, and none after the listener was closed.
+// reportFailure counts the failed handshake on conn and logs err. If it was called before for this
+// handshake, or the listener is closed, it does nothing.
 func (h *serverHandshake) reportFailure(conn transport.Conn, err error) {
 	l := h.listener
 	if h.reported || l.closing.Err() != nil {
@@ -62,10 +65,11 @@ func (h *serverHandshake) reportFailure(conn transport.Conn, err error) {
 	l.context.log.Warn("handshake failed", "peer", conn.RemoteAddr(), "error", h.conns.wrapError(err))
 }
 
-// serve reads the first packet of conn. If it identifies a further connection, serve delivers conn
-// to the handshake or pipe that expects it. If it begins a pipe, serve opens the pipe and queues it
-// for Accept, or rejects it when too many are being opened. Other packets are errors that match
-// ErrProtocol.
+// serve reads the first packet of conn and acts on it. If the packet names a further connection,
+// serve gives conn to the pipe or handshake that expects it. If the packet begins a pipe, serve
+// opens the pipe and queues it for Accept; if too many pipes are being opened, it only counts the
+// rejection and returns nil. Any other packet, or an id that no pipe expects, is an error that
+// matches ErrProtocol. h.conns owns conn unless it was passed on.
 func (h *serverHandshake) serve(ctx context.Context, conn transport.Conn) error {
 	if err := h.conns.add(conn); err != nil {
 		return err
@@ -101,8 +105,16 @@ func (h *serverHandshake) serve(ctx context.Context, conn transport.Conn) error 
 			return nil
 		}
 		h.releaseSlot = func() { h.listener.context.openingPipes.Release(1) }
-		p, err := h.open(packet.ContextName, conn)
+		s, err := h.negotiate(packet.ContextName, conn)
 		if err != nil {
+			return err
+		}
+		if s.maxConns > 0 {
+			return h.serveConns(s)
+		}
+		p, err := h.listener.context.build(h.conns, s)
+		if err != nil {
+			s.release()
 			return err
 		}
 		h.conns.phase = phaseAccept
@@ -112,10 +124,11 @@ func (h *serverHandshake) serve(ctx context.Context, conn transport.Conn) error 
 	}
 }
 
-// open reads the client's brochure, answers it, collects the connections that the answer asks for
-// and builds the pipe, which then owns h.account. A choice that fails is reported to clients of
-// this library. On failure the caller closes h.conns.
-func (h *serverHandshake) open(peer string, first transport.Conn) (*Pipe, error) {
+// negotiate reads the client's offer on the connection first, answers it, collects the connections
+// that the answer asks for, and returns the spec of the pipe or session, which then owns h.account.
+// peer is the name that the client sent. If no choice is possible, negotiate sends the reason to a
+// client of this library. h.conns owns the connections, also on failure.
+func (h *serverHandshake) negotiate(peer string, first transport.Conn) (*spec, error) {
 	limits := h.listener.context.limits
 	h.conns.phase = phaseBrochure
 	held := charge{context: h.listener.context, account: h.account}
@@ -135,8 +148,12 @@ func (h *serverHandshake) open(peer string, first transport.Conn) (*Pipe, error)
 	offer.marked = offer.marked && !h.listener.context.hideMarker
 	if offer.marked { // what looks like an addition of another client is ignored
 		offer.probing, offer.preferences = brochure.Probing(), brochure.Preferences()
+		offer.forConns = brochure.WantsConns()
 	}
-	s, err := h.choose(offer, first)
+	var s *spec
+	if err = h.listener.accepts(offer.forConns); err == nil {
+		s, err = h.choosePrepared(offer, first)
+	}
 	if err != nil {
 		if offer.marked {
 			h.reject(first, err)
@@ -155,25 +172,18 @@ func (h *serverHandshake) open(peer string, first transport.Conn) (*Pipe, error)
 		return nil, err
 	}
 	s.account, h.account = h.account, nil
-	p, err := h.listener.context.build(h.conns, s)
-	if err != nil {
-		s.release()
-	}
-	return p, err
+	return s, nil
 }
 
-// connect sends the answer on first, waits for the client's report on probed channels, and collects
-// the pipe's connections in s; they may arrive in any order.
+// connect sends the server's answer on the connection first, waits for the client's report on
+// probed channels, and stores the connections of the pipe in s; they may arrive in any order. If a
+// native pipe moves to another connection, connect acquires the memory for the session there, and
+// rejects the connection if it cannot. The error matches errRetry if the client repeats the
+// handshake.
 func (h *serverHandshake) connect(s *spec, first transport.Conn) error {
 	answer, desc, reply, control := h.newAnswer(s, first)
 	answer.AddSizes(s.sizes)
 	answer.AddProbing(s.probing)
-	if s.native && desc == nil {
-		if err := h.listener.context.prepareSession(s, first); err != nil {
-			h.reject(first, err)
-			return err
-		}
-	}
 	if s.native {
 		h.conns.delayClose()
 	}
@@ -204,11 +214,12 @@ func (h *serverHandshake) connect(s *spec, first transport.Conn) error {
 	return h.collectConns(s, reply, control)
 }
 
-// newAnswer returns the answer for s, with the ids of the connections that the client is to open, and
-// enters the channels in s. It also returns the expected connections. desc replaces first as the
-// descriptor connection; it is nil if first remains. reply and control belong to the compatible dialect
-// and are nil in the native one; control is also nil for a C++ client. A client of this library gets
-// the marker.
+// newAnswer returns the server's answer for s, with new ids of the connections that the client is
+// to open. It also returns these expected connections, except those of the channels, which it
+// stores in s. desc is to replace the connection first as the descriptor connection, and is nil if
+// that connection remains. reply and control belong to the compatible dialect and are nil in the
+// native one; control is also nil for a C++ client. In the native dialect the expected bulk
+// connection is in s.pendingBulk.
 func (h *serverHandshake) newAnswer(s *spec, first transport.Conn) (answer wire.BrochureAnswer, desc, reply, control *pendingConn) {
 	entry, _ := h.listener.context.registry.transport(s.plan.Transport)
 	h.chosen = entry.Name
@@ -230,12 +241,16 @@ func (h *serverHandshake) newAnswer(s *spec, first transport.Conn) (answer wire.
 		desc = h.expect()
 		ids[wire.DescriptorConnection] = desc.id
 	}
-	if s.native {
+	switch {
+	case s.maxConns > 0:
+		answer.Mark(wire.Marker{MinVersion: wire.VersionNative, MaxVersion: wire.VersionNative, Features: s.features})
+		answer.AddConns(s.maxConns)
+	case s.native:
 		// Not in h.pending: the pipe owns it and may use it long after the handshake.
 		s.pendingBulk = h.listener.matcher.expect(h.chosen)
 		ids[wire.BulkConnection] = s.pendingBulk.id
 		answer.Mark(wire.Marker{MinVersion: wire.VersionNative, MaxVersion: wire.VersionNative, Features: s.features})
-	} else {
+	default:
 		reply = h.expect()
 		ids[wire.ReplyConnection] = reply.id
 	}
@@ -244,9 +259,9 @@ func (h *serverHandshake) newAnswer(s *spec, first transport.Conn) (answer wire.
 		ids[wire.ControlConnection] = control.id
 		answer.Mark(wire.Marker{Features: s.features})
 	}
-	for _, e := range h.listener.context.registry.used(s.routes) {
-		ch := channelSpec{entry: e}
-		ids := []uint64{}
+	for i := range s.channels {
+		ch := &s.channels[i]
+		e, ids := ch.entry, []uint64{}
 		if !s.native {
 			for range e.Factory.Connections(false) {
 				t := h.expect()
@@ -254,7 +269,6 @@ func (h *serverHandshake) newAnswer(s *spec, first transport.Conn) (answer wire.
 				ids = append(ids, t.id)
 			}
 		}
-		s.channels = append(s.channels, ch)
 		answer.ChannelRegistrationIDs[e.Name] = ids
 		answer.ChannelDeviceDescriptors[e.Name] = e.Factory.DeviceDescriptors()
 	}
@@ -264,10 +278,12 @@ func (h *serverHandshake) newAnswer(s *spec, first transport.Conn) (answer wire.
 	return answer, desc, reply, control
 }
 
-// collectConns waits for the connections that the compatible dialect has in addition to the
-// descriptor connection, and enters them in s. It prefetches from the descriptor connection, which
-// the caller must close if the handshake fails: if that connection ends, the client has died, and
-// after a grace period collectConns returns the error of the connection.
+// collectConns waits for the connections that a pipe in the compatible dialect has in addition to
+// its descriptor connection, and stores them in s. reply and control are two of them; control may
+// be nil. While it waits, a goroutine reads the first header from s.desc ahead. If s.desc ends, the
+// client has died: collectConns returns the error of s.desc, unless the other connections arrive
+// within a grace period. That goroutine continues until a header arrives or s.desc is closed, so
+// the caller must close s.desc if the handshake fails.
 func (h *serverHandshake) collectConns(s *spec, reply, control *pendingConn) (err error) {
 	first := &prefetchedConn{Conn: s.desc, ready: make(chan struct{})}
 	ctx, cancel := context.WithCancelCause(h.conns.ctx)
@@ -302,16 +318,17 @@ func (h *serverHandshake) collectConns(s *spec, reply, control *pendingConn) (er
 	return nil
 }
 
-// expect registers a further connection over the chosen transport. It is cancelled at the end of
-// the handshake, if it has not arrived.
+// expect registers a further connection over the chosen transport, which the client is to open, and
+// returns it. The end of the handshake cancels the registration if the connection has not arrived.
 func (h *serverHandshake) expect() *pendingConn {
 	t := h.listener.matcher.expect(h.chosen)
 	h.pending = append(h.pending, t)
 	return t
 }
 
-// awaitConn waits for a pending connection and makes h.conns its owner. If ctx ends first it
-// returns the cause of ctx.
+// awaitConn waits for the pending connection t, makes h.conns its owner and returns it. If ctx ends
+// first it returns nil and the cause of ctx. If h.conns was closed, awaitConn closes the connection
+// and returns an error.
 func (h *serverHandshake) awaitConn(ctx context.Context, t *pendingConn) (transport.Conn, error) {
 	conn, err := t.wait(ctx)
 	if err != nil {
@@ -320,8 +337,8 @@ func (h *serverHandshake) awaitConn(ctx context.Context, t *pendingConn) (transp
 	return conn, h.conns.add(conn)
 }
 
-// enqueue queues the open pipe for Accept, waiting while the backlog is full. If ctx ends first it
-// aborts the pipe and returns the cause of ctx.
+// enqueue queues the open pipe p for Accept and counts the handshake as done. It waits while the
+// queue is full. If ctx ends first it aborts p with ErrClosed and returns the cause of ctx.
 func (h *serverHandshake) enqueue(ctx context.Context, p *Pipe) error {
 	l := h.listener
 	select {

@@ -24,8 +24,9 @@ func (selectiveChannel) Suits(t transport.Transport) error {
 	return nil
 }
 
-// A channel that does not suit the transport is not used, unless the policy mentions it or no
-// other channel serves a device.
+// TestUnsuitedChannelIsNotUsed checks that a channel that declares itself unsuited for the
+// transport is not used, unless the policy mentions it or no other channel serves a pair of
+// devices.
 func TestUnsuitedChannelIsNotUsed(t *testing.T) {
 	cpu := map[device.Device]string{device.CPU(): "any"}
 	announces := announcedChannel{announced{descriptors: cpu, connections: 1}}

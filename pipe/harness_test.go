@@ -90,8 +90,8 @@ func channels() []pathChannel {
 	}
 }
 
-// laneAddr returns the address at which lanes listen: the default or, through shared
-// memory, a name that is unique on this machine.
+// laneAddr returns the address at which lanes listen: "" for the default or, over shared memory, a
+// new name that is unique on this machine.
 func laneAddr(over transport.Transport) string {
 	if _, ok := over.(*shm.Transport); !ok {
 		return ""
@@ -101,8 +101,9 @@ func laneAddr(over transport.Transport) string {
 
 var laneNames atomic.Int64
 
-// paths returns the paths under test: all of them or, under the race detector, half of
-// them, in which each pair of transport, channel and dialect still occurs.
+// paths returns the paths under test: all of them or, under the race detector, half of them. In
+// that half each combination of a transport and a channel, of a transport and a dialect, and of a
+// channel and a dialect still occurs.
 func paths() []path {
 	return slices.DeleteFunc(allPaths(), func(p path) bool { return race.Enabled && !p.chosen })
 }
@@ -135,7 +136,8 @@ func allPaths() []path {
 	return out
 }
 
-// inlineLimit returns the documented limit of Plan.Inline, in bytes.
+// inlineLimit returns the documented value of Plan.Inline, in bytes, for a pipe over the named
+// transport in the dialect.
 func inlineLimit(transport string, dialect pipe.Dialect) int {
 	switch {
 	case dialect == pipe.DialectCompatible:
@@ -147,8 +149,8 @@ func inlineLimit(transport string, dialect pipe.Dialect) int {
 	}
 }
 
-// memPath returns the simplest path of the compatible dialect, for tests that do not
-// depend on the path, and nativePath that of the native dialect.
+// memPath returns the simplest path of the compatible dialect: process memory and the channel
+// basic. It is for tests that do not depend on the path.
 func memPath() path    { return pathNamed("mem+basic+compatible") }
 func nativePath() path { return pathNamed("mem+basic+native") }
 
@@ -161,12 +163,12 @@ func pathNamed(name string) path {
 	panic("no path " + name)
 }
 
-// onEveryPath runs f over each path with a fresh pair of pipes.
+// onEveryPath runs f as a subtest for each path that paths returns, each with a new pipe.
 func onEveryPath(t *testing.T, f func(t *testing.T, client, server *pipe.Pipe)) {
 	onPaths(t, paths(), f)
 }
 
-// pathsOf returns the paths of one dialect.
+// pathsOf returns those of the paths under test that use the given dialect.
 func pathsOf(dialect pipe.Dialect) []path {
 	return slices.DeleteFunc(paths(), func(p path) bool { return p.dialect != dialect })
 }
@@ -180,7 +182,9 @@ func onPaths(t *testing.T, paths []path, f func(t *testing.T, client, server *pi
 	}
 }
 
-// connect opens a pipe between two contexts, which are closed at the end of the test.
+// connect opens a pipe over the path p between two new contexts, with options changed by adjust,
+// and returns both ends. The contexts are closed at the end of the test. It skips the test if the
+// path does not work on this machine.
 func connect(t testing.TB, p path, adjust ...func(*pipe.Options)) (client, server *pipe.Pipe) {
 	t.Helper()
 	a, b := newContext(t, p, adjust...), newContext(t, p, adjust...)
@@ -203,13 +207,13 @@ func newContext(t testing.TB, p path, adjust ...func(*pipe.Options)) *pipe.Conte
 	return c
 }
 
-// longTimeouts is for tests in real time: on a busy machine the default timeouts would end
-// operations that are only slow.
+// longTimeouts sets long timeouts in o, for tests in real time: on a busy machine the default ones
+// would end operations that are only slow.
 func longTimeouts(o *pipe.Options) {
 	o.HandshakeTimeout, o.CloseTimeout = testwait.Limit, testwait.Limit
 }
 
-// defaultTimeouts restores the default timeouts.
+// defaultTimeouts resets the timeouts in o to the defaults of the package.
 func defaultTimeouts(o *pipe.Options) { o.HandshakeTimeout, o.CloseTimeout = 0, 0 }
 
 func connectContexts(t testing.TB, a, b *pipe.Context, url string) (client, server *pipe.Pipe) {
@@ -218,7 +222,8 @@ func connectContexts(t testing.TB, a, b *pipe.Context, url string) (client, serv
 	return client, server
 }
 
-// connectAndKeep opens a pipe and returns the listener too.
+// connectAndKeep makes b listen at url and a dial it, and returns the listener and both ends of the
+// pipe. The contexts close them.
 func connectAndKeep(t testing.TB, a, b *pipe.Context, url string) (l *pipe.Listener, client, server *pipe.Pipe) {
 	t.Helper()
 	ctx := testContext(t)
@@ -231,15 +236,17 @@ func connectAndKeep(t testing.TB, a, b *pipe.Context, url string) (l *pipe.Liste
 	return l, client, server
 }
 
-// testContext returns a context that ends after a minute, so that a test that hangs fails.
+// testContext returns a context that ends after a minute or with the test, so that a call that
+// hangs fails.
 func testContext(t testing.TB) context.Context {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	t.Cleanup(cancel)
 	return ctx
 }
 
-// message returns a message with known bytes and metadata. targets has one device per
-// tensor; a missing or zero one leaves the choice to the receiver.
+// message returns a message with payloads and tensors of the given sizes. Its bytes and metadata
+// depend on seed, so that two calls with equal arguments return equal messages. targets has the
+// target devices of the tensors; a missing or zero one leaves the choice to the receiver.
 func message(seed int, payloads []int, tensors []int, targets ...device.Device) *pipe.Message {
 	m := &pipe.Message{Metadata: fmt.Appendf(nil, "metadata %d", seed)}
 	for i, n := range payloads {
@@ -261,8 +268,8 @@ func message(seed int, payloads []int, tensors []int, targets ...device.Device) 
 	return m
 }
 
-// pattern returns n bytes that depend on seed. They repeat, as computing each is slow
-// under the race detector.
+// pattern returns n new bytes that depend on seed. They repeat after 64 KiB, since computing each
+// byte is slow under the race detector.
 func pattern(n, seed int) []byte {
 	const period = 1 << 16
 	p := make([]byte, n)
@@ -275,7 +282,8 @@ func pattern(n, seed int) []byte {
 	return p
 }
 
-// receive reads the next message into newly allocated memory.
+// receive waits for the next message of p, reads it into newly allocated memory, and returns its
+// descriptor and that memory.
 func receive(t testing.TB, p *pipe.Pipe) (*pipe.Descriptor, pipe.Allocation) {
 	t.Helper()
 	in, err := p.Next(testContext(t))
@@ -290,14 +298,15 @@ func read(t testing.TB, in *pipe.Incoming) pipe.Allocation {
 	return a
 }
 
-// expect receives a message and compares it with m.
+// expect receives the next message of p and requires that it equals m.
 func expect(t testing.TB, p *pipe.Pipe, m *pipe.Message) {
 	t.Helper()
 	d, a := receive(t, p)
 	same(t, m, d, a)
 }
 
-// same compares a received message with the one that was sent.
+// same requires that the received message with descriptor d, which was read into a, equals m, which
+// was sent.
 func same(t testing.TB, m *pipe.Message, d *pipe.Descriptor, a pipe.Allocation) {
 	t.Helper()
 	require.Equal(t, string(m.Metadata), string(d.Metadata))
@@ -320,14 +329,15 @@ func same(t testing.TB, m *pipe.Message, d *pipe.Descriptor, a pipe.Allocation) 
 	}
 }
 
-// write calls Write and requires that it succeeds.
+// write writes m to p, waits until its memory may be reused, and requires that Write succeeds.
 func write(t testing.TB, p *pipe.Pipe, m *pipe.Message) {
 	t.Helper()
 	require.NoError(t, p.Write(testContext(t), m))
 }
 
-// exchange writes all messages at one end before the other reads any, in one direction
-// after the other.
+// exchange sends all messages from client to server, and then all from server to client. In each
+// direction it starts all writes before the other end reads any message, and requires that the
+// messages arrive in order and unchanged.
 func exchange(t *testing.T, client, server *pipe.Pipe, messages ...*pipe.Message) {
 	for _, ends := range [][2]*pipe.Pipe{{client, server}, {server, client}} {
 		var ops []*pipe.WriteOp

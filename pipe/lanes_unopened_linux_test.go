@@ -12,7 +12,9 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/uv"
 )
 
-// The process has descriptors for the pipe, but not for all of its lanes.
+// TestLanesWithoutDescriptors checks that if a process has file descriptors for a pipe but not for
+// all lanes of its channel mpt_uv, the pipe fails with ErrUnopened and EMFILE, and the peer
+// receives this reason.
 func TestLanesWithoutDescriptors(t *testing.T) {
 	if !subprocess.InChild(t) {
 		return

@@ -25,8 +25,8 @@ func (r unreachableLanes) Dial(_ context.Context, addr string) (transport.Conn, 
 	return nil, &uv.DialError{Addr: addr, Err: &net.OpError{Op: "dial", Net: "tcp", Err: os.NewSyscallError("connect", r.reason)}}
 }
 
-// connectLanes opens a pipe over uv in the compatible dialect, with a lane configuration
-// for each end.
+// connectLanes opens a pipe over uv in the compatible dialect. Its only channel is mpt_uv, with the
+// lanes dials at the client and listens at the server. Both ends are closed at the end of the test.
 func connectLanes(t *testing.T, dials, listens mpt.Lanes) (client, server *pipe.Pipe) {
 	t.Helper()
 	over := pathNamed("uv+basic+compatible")
@@ -38,8 +38,8 @@ func connectLanes(t *testing.T, dials, listens mpt.Lanes) (client, server *pipe.
 	return connectContexts(t, newContext(t, over, with(dials)), newContext(t, over, with(listens)), over.url)
 }
 
-// requireUnopened requires that one end has failed because it could not open lanes, and
-// that the other received this reason and does not report a lost peer.
+// requireUnopened requires that Next of failed returns ErrUnopened with reason, and that Next of
+// other returns ErrPeerClosed with both texts. Neither error may report a lost peer.
 func requireUnopened(t *testing.T, failed, other *pipe.Pipe, reason syscall.Errno) {
 	t.Helper()
 	_, err := failed.Next(testContext(t))
@@ -53,8 +53,8 @@ func requireUnopened(t *testing.T, failed, other *pipe.Pipe, reason syscall.Errn
 	require.NotContains(t, err.Error(), pipe.ErrPeerLost.Error())
 }
 
-// In the compatible dialect a pipe whose lanes cannot be opened fails. The errors of both
-// ends have the error of the system.
+// TestLanesCannotBeOpened checks that in the compatible dialect a pipe whose lanes cannot be opened
+// fails. The error at each end contains the system's error.
 func TestLanesCannotBeOpened(t *testing.T) {
 	plain := mpt.Lanes{Count: 3, Transport: uv.New()}
 	for _, reason := range []syscall.Errno{syscall.ECONNREFUSED, syscall.EHOSTUNREACH, syscall.EMFILE} {

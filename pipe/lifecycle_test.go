@@ -16,8 +16,8 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
 
-// An end that closes while the other sends large messages delivers its own messages and
-// ends in an orderly way.
+// TestCloseWhilePeerWrites checks that if one end closes while the other sends large messages, the
+// messages of the closing end arrive, and Next of the other end then returns ErrPeerClosed.
 func TestCloseWhilePeerWrites(t *testing.T) {
 	size := race.Pick(64<<20, 16<<20)
 	onEveryPath(t, func(t *testing.T, client, server *pipe.Pipe) {
@@ -58,9 +58,9 @@ func TestNegativeOptionsAreRefused(t *testing.T) {
 	}
 }
 
-// Pipes that are being opened do not use the slots that their further connections need:
-// with any number of dials at least as many pipes as slots are opened. A single dial may
-// be rejected, or lose a connection to the limit.
+// TestManyDialsWithFewSlots checks that with MaxHandshakesInProgress of 4 and many concurrent
+// dials, at least 4 pipes are opened: handshakes in progress do not take the slots that their own
+// further connections need. Single dials may fail.
 func TestManyDialsWithFewSlots(t *testing.T) {
 	const slots = 4
 	path := memPath()
@@ -88,8 +88,9 @@ func TestManyDialsWithFewSlots(t *testing.T) {
 	require.NoError(t, failed)
 }
 
-// A cause that the application supplies is kept whole, also if it is the error of another
-// pipe or looks like that of a connection.
+// TestCausesAreKept checks that an error that the application gives as the cause of a cancellation
+// or an Abort is kept whole in the resulting error, also if it is the error of another pipe or
+// looks like that of a connection.
 func TestCausesAreKept(t *testing.T) {
 	foreign := &pipe.Error{Op: "read", Peer: "another peer", Conn: "reply", Err: pipe.ErrPeerLost}
 	client, server := connect(t, memPath())
@@ -116,7 +117,8 @@ func TestCausesAreKept(t *testing.T) {
 	}
 }
 
-// WriteConfirmed fails with ErrUnconfirmed when its own end closes or aborts the pipe.
+// TestUnconfirmedAtTheEndOfAPipe checks that WriteConfirmed fails with ErrUnconfirmed when its own
+// end closes or aborts the pipe. After an abort the error also matches the cause.
 func TestUnconfirmedAtTheEndOfAPipe(t *testing.T) {
 	cause := errors.New("the application aborts")
 	for name, end := range map[string]func(client *pipe.Pipe){
@@ -142,8 +144,8 @@ func TestUnconfirmedAtTheEndOfAPipe(t *testing.T) {
 	}
 }
 
-// A channel may fail because it has to send after this end has answered the close of the
-// peer. That counts as the end of the peer, and Close does not wait for another one.
+// TestChannelFailsAfterClose checks that if a channel's Recv fails because this end has already
+// answered the peer's close, Read returns ErrPeerLost, and Close of both ends succeeds.
 func TestChannelFailsAfterClose(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		path := memPath()
@@ -181,8 +183,8 @@ func (c closedOnRecvChannel) Recv(_ uint64, _ device.Buffer, done func(error)) {
 	}()
 }
 
-// A write of a message in which only empty tensors leave their devices to the receiver
-// returns before the reply.
+// TestEmptyTensorsWithOpenTargets checks that messages with empty tensors and no target devices can
+// be written without waiting for the receiver, several before the first is read, and arrive.
 func TestEmptyTensorsWithOpenTargets(t *testing.T) {
 	onEveryPath(t, func(t *testing.T, client, server *pipe.Pipe) {
 		for i := range 3 {

@@ -82,13 +82,21 @@ type Limits struct {
 
 	// MaxAcceptBacklog bounds the open pipes that wait for Accept. Default 128.
 	MaxAcceptBacklog int
+
+	// MaxConns bounds the Conns of one client of [Context.ListenConn], which share a session;
+	// further ones fail, at most 4096. MaxConnSessions bounds these sessions in a context; a client
+	// beyond it is rejected. Default 1024 each. A Conn that its application does not read
+	// holds up to 256 KiB, and up to 4 MiB as far as ContextWindowBytes allows; 84 KiB through
+	// shared memory.
+	MaxConns        int
+	MaxConnSessions int
 }
 
-// maxInt returns n as an int or, if it is larger than an int of this machine can be, the largest
-// int.
+// maxInt returns n as an int, or math.MaxInt if n is larger than that on this machine.
 func maxInt(n int64) int { return int(min(n, math.MaxInt)) }
 
-// check returns an error that matches ErrOptions if a limit is negative.
+// check returns nil if no limit is negative or too large, and otherwise an error that matches
+// ErrOptions and names one of the wrong limits.
 func (l Limits) check() error {
 	for name, n := range map[string]int{
 		"DescriptorBytes":         l.DescriptorBytes,
@@ -106,10 +114,15 @@ func (l Limits) check() error {
 		"HandshakeBytes":          l.HandshakeBytes,
 		"UnadmittedBytes":         l.UnadmittedBytes,
 		"MaxAcceptBacklog":        l.MaxAcceptBacklog,
+		"MaxConns":                l.MaxConns,
+		"MaxConnSessions":         l.MaxConnSessions,
 	} {
 		if n < 0 {
 			return fmt.Errorf("%w: Limits.%s is %d", ErrOptions, name, n)
 		}
+	}
+	if l.MaxConns > wire.MaxConns {
+		return fmt.Errorf("%w: Limits.MaxConns is %d, at most %d", ErrOptions, l.MaxConns, wire.MaxConns)
 	}
 	return nil
 }
@@ -129,10 +142,12 @@ func (l Limits) withDefaults() Limits {
 	l.MaxHandshakesInProgress = cmp.Or(l.MaxHandshakesInProgress, 1024)
 	l.HandshakeBytes = cmp.Or(l.HandshakeBytes, 256<<10)
 	l.MaxAcceptBacklog = cmp.Or(l.MaxAcceptBacklog, 128)
+	l.MaxConns = cmp.Or(l.MaxConns, 1024)
+	l.MaxConnSessions = cmp.Or(l.MaxConnSessions, 1024)
 	return l
 }
 
-// wire returns the limits for decoding messages of TensorPipe's protocol.
+// wire returns those of the limits l that decoding messages of TensorPipe's own protocol needs.
 func (l Limits) wire() wire.Limits {
 	return wire.Limits{
 		Frame:    int64(max(l.DescriptorBytes, l.HandshakeBytes)),
@@ -141,7 +156,8 @@ func (l Limits) wire() wire.Limits {
 	}
 }
 
-// native returns the limits for decoding the frames of the native dialect.
+// native returns those of the limits l that decoding frames of the native dialect needs, with
+// defaults for the others.
 func (l Limits) native() native.Limits {
 	return native.Limits{
 		Descriptor: l.DescriptorBytes,
@@ -150,21 +166,23 @@ func (l Limits) native() native.Limits {
 	}.WithDefaults()
 }
 
-// Admit stops counting the pipe's memory against Limits.UnadmittedBytes. An application calls it
-// when it trusts the peer. It has no effect on a pipe that this end has dialled, that is admitted
-// already or that is closed.
+// Admit gives back the bytes that the pipe holds of the quota Limits.UnadmittedBytes, and stops
+// counting the pipe's memory against the quota. An application calls it when it trusts the peer.
+// Admit has no effect on a pipe that this end has dialled, that is admitted already or that is
+// closed.
 func (p *Pipe) Admit() { p.account.Close() }
 
-// unadmittedError returns the error, which matches ErrLimit, of a pipe or handshake that was ended
-// because its peer held the largest part of an exhausted quota.
+// unadmittedError returns the error with which a pipe or handshake ends when the quota
+// Limits.UnadmittedBytes is used up and its peer holds the most of it. The error matches ErrLimit.
 func (c *Context) unadmittedError() error {
 	return fmt.Errorf("%w: peers that are not admitted hold the %d bytes of UnadmittedBytes, and this peer holds the most",
 		ErrLimit, c.limits.UnadmittedBytes)
 }
 
-// failOnEviction makes the pipe fail when the quota evicts its account. Before this call an eviction
-// ends the handshake. If the account has been evicted already it returns an error that matches
-// ErrLimit.
+// failOnEviction makes the pipe fail, with an error that matches ErrLimit, when the quota
+// Limits.UnadmittedBytes evicts the pipe's peer. Before this call an eviction ends the handshake
+// instead. If the peer has been evicted already, failOnEviction leaves the pipe as it is and
+// returns an error that matches ErrLimit.
 func (p *Pipe) failOnEviction() error {
 	fail := func() { p.fail(p.errorFor("connection", "", p.context.unadmittedError())) }
 	if !p.account.OnEvict(fail) {
@@ -173,8 +191,10 @@ func (p *Pipe) failOnEviction() error {
 	return nil
 }
 
-// awaitQuota blocks a writer until the quota is not exhausted, and reports the wait to
-// Events.WriterBlocked. It returns false if the peer is evicted.
+// awaitQuota blocks a writer while the quota Limits.UnadmittedBytes is used up, without charging
+// bytes to it, and reports true. If it has to block, it reports the wait to Events.WriterBlocked.
+// It reports false if the quota evicts the pipe's peer. For a pipe that is admitted or dialled by
+// this end it reports true at once.
 func (p *Pipe) awaitQuota() bool {
 	if e := p.events; e != nil && e.WriterBlocked != nil && !p.account.TryCharge(0) {
 		return p.waitReported(BudgetUnadmitted, 0, func() bool { return p.account.Charge(0) })
@@ -192,9 +212,10 @@ type charge struct {
 
 func (p *Pipe) newCharge() charge { return charge{context: p.context, account: p.account} }
 
-// grow raises the charge to n bytes; a larger charge stays, and a nil charge counts nothing. It is
-// called before the memory is allocated. It may block until the quota has enough free bytes. If the
-// peer is evicted, it returns an error that matches ErrLimit.
+// grow raises the charge to n bytes, and blocks until the quota has the additional bytes. Callers
+// call it before they allocate the memory. If the charge has n bytes or more already, or c is nil
+// or has no account, grow does nothing. If the peer is evicted, the charge stays as it was and the
+// error matches ErrLimit.
 func (c *charge) grow(n int) error {
 	if c == nil || c.account == nil || n <= c.bytes {
 		return nil
@@ -206,7 +227,8 @@ func (c *charge) grow(n int) error {
 	return nil
 }
 
-// shrink lowers the charge to n bytes; a smaller charge stays.
+// shrink lowers the charge to n bytes and gives the difference back to the quota. It does nothing
+// if the charge has n bytes or fewer, or has no account.
 func (c *charge) shrink(n int) {
 	if c.account != nil && n < c.bytes {
 		c.account.Release(c.bytes - n)
@@ -214,7 +236,7 @@ func (c *charge) shrink(n int) {
 	}
 }
 
-// release lowers the charge to 0.
+// release lowers the charge to 0 and gives its bytes back to the quota.
 func (c *charge) release() { c.shrink(0) }
 
 // windowBudget is the budget for the windows of sessions. Unlike other budgets it never grants more

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/tensorpipe-go/tensorpipe/transport"
@@ -18,6 +19,8 @@ type Listener struct {
 	endpoints map[string]transport.Listener // by transport name
 	matcher   *connMatcher
 	accepted  chan *Pipe
+	connsOnly bool                         // from ListenConn: no pipes
+	conns     atomic.Pointer[connListener] // nil unless Conns was called
 
 	closing context.Context
 	stop    context.CancelCauseFunc
@@ -25,23 +28,27 @@ type Listener struct {
 	work    sync.WaitGroup
 }
 
-// Listen opens a listener on each url; with several transports each peer can use the best
-// one that it reaches. The system chooses the port of an address such as
-// "uv://127.0.0.1:0". A url whose transport this process cannot use, see
-// [Context.Refused], is skipped; if no other is left, or the policy requires it, the error
-// matches ErrURL. ctx bounds the call only. Once the context is closed the error matches
-// ErrClosed.
+// Listen opens a listener, which the caller must close, at each of urls. A url has the form
+// transport://address, and each transport may occur once; with several transports each peer can use
+// the best one that it reaches. The system chooses the port of an address such as
+// "uv://127.0.0.1:0". ctx bounds the call only, not the listener.
+//
+// A url whose transport this process cannot use, see [Context.Refused], is skipped. If no other url
+// is left, or the policy requires that transport, the error matches ErrURL, as it does for an
+// invalid url and for an empty list. Once c is closed the error matches ErrClosed. Otherwise the
+// error is that of a transport. If the error is not nil, nothing stays open.
 func (c *Context) Listen(ctx context.Context, urls ...string) (*Listener, error) {
-	l, err := c.listen(ctx, urls)
+	l, err := c.listen(ctx, urls, false)
 	if err != nil {
 		return nil, &Error{Op: "listen", Err: err}
 	}
 	return l, nil
 }
 
-// IsLocal reports whether only processes of this machine can reach a listener at url, without
-// opening one. It returns false unless the transport declares that, see [transport.Local]. Errors
-// match ErrURL.
+// IsLocal reports whether only processes of this machine could reach a listener at url. It opens
+// nothing. If the transport does not implement [transport.Local], which declares this, the result
+// is false. The error matches ErrURL, and the result is false, if url has no scheme or its
+// transport is unknown.
 func (c *Context) IsLocal(url string) (bool, error) {
 	name, addr, found := strings.Cut(url, "://")
 	e, known := find(c.opts.Transports, func(e TransportEntry) bool { return e.Name == name })
@@ -53,7 +60,9 @@ func (c *Context) IsLocal(url string) (bool, error) {
 	return ok && l.IsLocal(addr), nil
 }
 
-func (c *Context) listen(ctx context.Context, urls []string) (*Listener, error) {
+// listen opens a listener at each of urls, for pipes or, if connsOnly is set, for Conns only. The
+// error is that of Listen, not wrapped.
+func (c *Context) listen(ctx context.Context, urls []string, connsOnly bool) (*Listener, error) {
 	if err := c.startWork(); err != nil {
 		return nil, err
 	}
@@ -66,6 +75,7 @@ func (c *Context) listen(ctx context.Context, urls []string) (*Listener, error) 
 		endpoints: map[string]transport.Listener{},
 		matcher:   &connMatcher{waiting: map[uint64]*pendingConn{}, count: &c.expectedConns, newID: randomID},
 		accepted:  make(chan *Pipe, c.limits.MaxAcceptBacklog),
+		connsOnly: connsOnly,
 	}
 	l.closing, l.stop = context.WithCancelCause(c.closing)
 	var err error
@@ -73,6 +83,9 @@ func (c *Context) listen(ctx context.Context, urls []string) (*Listener, error) 
 		if err = l.open(ctx, url); err != nil {
 			break
 		}
+	}
+	if err == nil && connsOnly {
+		l.Conns() // before the first connection is accepted
 	}
 	if err == nil {
 		err = l.start()
@@ -88,8 +101,8 @@ func (c *Context) listen(ctx context.Context, urls []string) (*Listener, error) 
 	return nil, err
 }
 
-// usableURLs returns urls without those whose transport is refused and not required by the policy. It
-// logs each url that it leaves out. If none would be left it returns all of them.
+// usableURLs returns urls without those whose transport this process cannot use and the policy does
+// not require. It logs a warning for each of these. If no other is left, it returns urls itself.
 func (c *Context) usableURLs(urls []string) []string {
 	refused := c.registry.reasonsByName(CandidateTransport, nil)
 	var left []string
@@ -108,8 +121,9 @@ func (c *Context) usableURLs(urls []string) []string {
 	return left
 }
 
-// open opens an endpoint at url and adds it to the listener's endpoints. Errors match ErrURL, also
-// for a second url of one transport, or are those of the transport.
+// open listens at url and adds the endpoint to l.endpoints, under the name of the transport. The
+// error matches ErrURL if url is invalid, if its transport cannot be used, or if the listener has
+// an endpoint of that transport already. Otherwise the error is that of the transport.
 func (l *Listener) open(ctx context.Context, url string) error {
 	entry, addr, err := l.context.splitURL(url)
 	if err != nil {
@@ -126,9 +140,10 @@ func (l *Listener) open(ctx context.Context, url string) error {
 	return nil
 }
 
-// start registers the listener with its context and starts to accept connections. It returns
-// ErrClosed if the context is closing, and an error that matches ErrURL if the listener has no
-// endpoint.
+// start registers the listener with its context and starts one goroutine for each endpoint, which
+// accepts connections. If the context is closing it returns ErrClosed. If the listener has no
+// endpoint, the error matches ErrURL. After an error nothing is registered or started, and the
+// endpoints stay open. It locks Context.mu.
 func (l *Listener) start() error {
 	c := l.context
 	c.mu.Lock()
@@ -159,9 +174,40 @@ func (l *Listener) URLs() []string {
 	return urls
 }
 
-// Accept waits for the next open pipe, which the caller must close. If ctx ends first the error
-// wraps the cause of ctx; once the listener is closed it matches ErrClosed. Handshakes that fail
-// are not returned but logged and counted.
+// URLsAt returns the urls at which processes dial the listener that reach this machine at one of
+// hosts, numeric addresses of this machine; best transport first. A wildcard address such as
+// "uv://0.0.0.0:7000" is valid only here: it is replaced by one url for each of hosts that it
+// includes. The error matches ErrURL if no such process can dial the address of one of the
+// transports. URLsAt may be called after Close.
+func (l *Listener) URLsAt(hosts ...string) ([]string, error) {
+	var urls []string
+	for _, e := range l.context.registry.transports {
+		endpoint, ok := l.endpoints[e.Name]
+		if !ok {
+			continue
+		}
+		t, ok := e.Transport.(transport.AddressTranslator)
+		if !ok {
+			urls = append(urls, e.Name+"://"+endpoint.Addr())
+			continue
+		}
+		before := len(urls)
+		for _, host := range append(slices.Clone(hosts), "") { // with "" an address that is no wildcard
+			addr, ok := t.AdvertiseAt(endpoint.Addr(), host)
+			if url := e.Name + "://" + addr; ok && !slices.Contains(urls[before:], url) {
+				urls = append(urls, url)
+			}
+		}
+		if len(urls) == before {
+			return nil, fmt.Errorf("%w: other machines cannot dial %s://%s", ErrURL, e.Name, endpoint.Addr())
+		}
+	}
+	return urls, nil
+}
+
+// Accept waits for the next open pipe and returns it; the caller must close the pipe. If ctx ends
+// first, the error wraps the cause of ctx. Once the listener is closed, the error matches
+// ErrClosed. A handshake that fails does not end Accept; the listener logs and counts it.
 func (l *Listener) Accept(ctx context.Context) (*Pipe, error) {
 	select {
 	case <-l.closing.Done():
@@ -179,8 +225,9 @@ func (l *Listener) Accept(ctx context.Context) (*Pipe, error) {
 }
 
 // Close stops listening and waits until the goroutines of the listener have ended. Blocked calls of
-// Accept return ErrClosed. Pipes that are being opened or were not accepted are closed; accepted
-// ones stay open. The error is always nil.
+// Accept fail with ErrClosed. Pipes that are being opened, and open pipes that Accept has not
+// returned, are aborted; pipes that Accept has returned stay open. The error is always nil. A
+// second call waits for the first, and has no other effect.
 func (l *Listener) Close() error {
 	l.closed.Do(func() {
 		l.stop(ErrClosed)
@@ -208,8 +255,10 @@ func (l *Listener) closeEndpoints() {
 }
 
 // acceptConnections accepts the connections of one transport until the listener is closed, and
-// handles each on a goroutine of its own. Connections for which there is no slot are closed. After
-// an error, such as a full descriptor table, it retries with growing pauses.
+// starts a goroutine for each, which handles it. A connection beyond
+// Limits.MaxHandshakesInProgress, which grows by the connections that pipes expect, is counted,
+// logged and closed. After an error, such as a full descriptor table, acceptConnections logs it and
+// retries after a pause, which doubles from 5 ms up to 1 s until a connection is accepted.
 func (l *Listener) acceptConnections(transportName string) {
 	const firstPause, lastPause = 5 * time.Millisecond, time.Second
 	pause := firstPause

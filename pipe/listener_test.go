@@ -22,8 +22,8 @@ func TestParityOfClosedContext(t *testing.T) {
 	}
 }
 
-// listenAfterClosingContext requires that a closed context neither listens, at a free
-// address or at one in use, nor dials.
+// listenAfterClosingContext requires that Listen and Dial of a closed context return ErrClosed and
+// nil, for a free address and one in use, and leave no connection open.
 func listenAfterClosingContext(t *testing.T, path path) {
 	leakcheck.Check(t)
 	other, err := newContext(t, path).Listen(testContext(t), path.url)
@@ -72,7 +72,8 @@ func (s stalled) Listen(ctx context.Context, _ string) (transport.Listener, erro
 	return nil, ctx.Err()
 }
 
-// Close ends a call of Listen and waits until it has returned.
+// TestCloseDuringListen checks that Close of a context makes a blocked call of Listen return
+// ErrClosed, and returns after the transport's Listen has ended.
 func TestCloseDuringListen(t *testing.T) {
 	var ended atomic.Bool
 	c := newContext(t, memPath(), func(o *pipe.Options) {

@@ -17,7 +17,9 @@ type partlyLocal struct{ transport.Transport }
 
 func (partlyLocal) IsLocal(addr string) bool { return addr == "inside" }
 
-// The transport declares which addresses only this machine reaches; without that, none is local.
+// TestContextIsLocal checks that IsLocal returns the answer of the URL's transport, and false if
+// the transport does not declare which of its addresses are local. For an unknown transport or a
+// malformed URL the error matches ErrURL.
 func TestContextIsLocal(t *testing.T) {
 	c, err := pipe.New(pipe.Options{
 		Transports: []pipe.TransportEntry{

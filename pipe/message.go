@@ -84,9 +84,10 @@ func (d *Descriptor) Bytes() int {
 	return n
 }
 
-// Message returns a message that is described by d and has the contents of a, so that a program can
-// echo or relay what it has read. The message shares metadata and memory with d and a. It has the
-// target devices of d, and neither deadline nor compression.
+// Message returns a new message with the metadata and target devices of d and the payloads and
+// tensors of a, so that a program can echo or relay a message after Read. a must have one entry for
+// each payload and tensor of d. The message shares the memory of a and all metadata of d. It has no
+// deadline and requests no compression.
 func (d *Descriptor) Message(a Allocation) *Message {
 	m := &Message{
 		Metadata: d.Metadata,
@@ -125,9 +126,9 @@ type Allocation struct {
 	Tensors  []device.Buffer
 }
 
-// NewAllocation allocates host memory for all parts that d describes. That is as much as the peer
-// claims, up to Limits.MessageBytes. It does not fit messages with tensors for other devices than
-// cpu:0.
+// NewAllocation allocates zeroed host memory for each part that d describes, with the sizes that
+// the peer has announced, in all up to Limits.MessageBytes. Read rejects the allocation if a tensor
+// of the message cannot go to cpu:0, for example because the sender chose another target device.
 func NewAllocation(d *Descriptor) Allocation {
 	a := Allocation{
 		Payloads: make([][]byte, len(d.Payloads)),
@@ -165,15 +166,18 @@ type receiver interface {
 // until Release.
 func (in *Incoming) Descriptor() *Descriptor { return &in.desc }
 
-// Read receives the message into the memory of a and returns when all parts have arrived. Buffers
-// with a stream are valid on their stream. In the native dialect messages may be read in any order.
-// In the compatible dialect they are read in order: Read waits until earlier messages have been
-// given memory, but not for their bytes.
+// Read receives the message into the memory of a and returns when all parts have arrived. A part
+// whose buffer has a stream is valid once that stream has done the work that Read has enqueued. In
+// the native dialect messages may be read in any order. In the compatible dialect they are read in
+// order: Read waits until all earlier messages have been given memory, but not for their bytes.
 //
-// Read fails with ErrAllocation if a does not fit. After that, or if ctx has ended or ends while
-// Read waits for its turn, the message can be read again. A ctx that ends later aborts the message
-// and, in the compatible dialect, the pipe. In any case the memory is not used after Read has
-// returned. A second Read or Discard fails with ErrAlreadyRead.
+// If a does not fit the message, the error matches ErrAllocation, and the call has no other effect,
+// so that Read can be called with other memory. Read can also be called again if ctx has ended
+// before the call, or ends while Read waits for earlier messages. Once Read has begun to receive,
+// the message cannot be read or discarded again (ErrAlreadyRead); if ctx then ends before all parts
+// have arrived, the message is lost and, in the compatible dialect, the pipe fails. If this end is
+// closing the pipe, the error matches ErrClosed. The pipe does not use the memory of a after Read
+// has returned, apart from work on the streams of its buffers.
 func (in *Incoming) Read(ctx context.Context, a Allocation) error {
 	if e := in.pipe.events; e != nil && e.MessageRead != nil {
 		info := in.beginRead()
@@ -192,9 +196,12 @@ func (in *Incoming) readChecked(ctx context.Context, a Allocation) error {
 	return in.of.read(ctx, a)
 }
 
-// Discard drops the message. In the compatible dialect its bytes are received and thrown away; in
-// the native dialect the peer is asked not to send the rest. Errors, and the effect of ctx, are
-// those of Read.
+// Discard drops the message without supplying memory for it. In the native dialect it returns at
+// once, and the peer is asked not to send the parts that are not inline. In the compatible dialect
+// it receives the message and throws away the bytes; it waits for earlier messages, and ctx has the
+// effect that it has on Read. If that needs memory on a device and Options.Kinds cannot allocate
+// it, the error matches ErrAllocation. If the message was read or discarded before, the error
+// matches ErrAlreadyRead; if this end is closing the pipe, it matches ErrClosed.
 func (in *Incoming) Discard(ctx context.Context) error {
 	if e := in.pipe.events; e != nil && e.MessageRead != nil {
 		info := in.beginRead()
@@ -211,34 +218,37 @@ func (in *Incoming) discardChecked(ctx context.Context) error {
 	return in.of.discard(ctx)
 }
 
-// Inline reports whether all parts of the message are inline. Read then waits at most for bytes
-// that precede all later messages of the pipe, so reading the message on another goroutine does not
-// let later ones overtake it.
+// Inline reports whether all parts of the message are inline. The bytes of such a message precede
+// all later messages on the connection; in the native dialect Read waits for nothing else from the
+// peer.
 func (in *Incoming) Inline() bool { return in.of.isInline() }
 
-// Release returns the Incoming to its pipe for reuse. It is optional; a loop that calls it does not
-// allocate for small messages. The message must have been read or discarded. Neither the Incoming
-// nor its Descriptor, including metadata, may be used afterwards.
+// Release returns the Incoming for reuse. Calling it is optional; in the native dialect, a loop
+// that calls it does not allocate for small messages. It has no effect on a message that was not
+// read or discarded, and none in the compatible dialect. The caller must not use the Incoming, its
+// Descriptor or metadata afterwards. The memory into which Read has received the message stays the
+// caller's.
 func (in *Incoming) Release() { in.of.release() }
 
 func (in *Incoming) errorFor(err error) error { return in.pipe.errorFor("read", "", err) }
 
-// Write sends m and returns when the memory of m may be reused. By then the bytes that a connection
-// carries have been passed to the kernel, and those that a channel copies directly have been
-// received. It does not mean that the peer has read the message. For tensors on a device with
-// streams it means that the work has been enqueued on their stream.
+// Write sends m and returns when the memory of m may be reused. By then the bytes of m have been
+// copied or passed to the kernel, and those that a channel copies directly have been received. It
+// does not mean that the peer has read the message. For tensors on a device with streams it means
+// that the work has been enqueued on their stream.
 //
-// Write blocks while the limits on bytes in flight are exceeded. In the native dialect, parts in
-// host memory of at most 64 KiB, 1 MiB in all, are copied, and a message of such parts alone does
-// not wait for the peer. Through shared memory this holds for up to 2 MiB. If a tensor leaves the
-// target device to the receiver, Write returns only after the receiver has called Read: two ends
-// that send such messages to each other must not both wait in Write before they read.
+// Write blocks while the limits on bytes in flight are exceeded. In the native dialect, parts that
+// go from host memory to host memory, of at most 64 KiB each and 1 MiB in all, are inline, and a
+// message of such parts alone does not wait for the peer: bytes that cannot be sent at once are
+// copied. If a tensor that is not inline leaves the target device to the receiver, Write returns
+// only after the receiver has called Read or Discard: two ends that send such messages to each
+// other must not both wait in Write before they read.
 //
 // When ctx ends, a message of which no byte has been sent is withdrawn. A message that has been
 // sent in part is aborted; in the compatible dialect, which cannot abort a message, the pipe fails.
-// Small messages through shared memory are sent all the same, from a copy of the bytes that the
-// ring has no room for. In any case m is not used after Write has returned. An error that matches
-// ErrMessage means that m cannot be sent at all.
+// In the native dialect a queued message whose parts are all inline is sent all the same, from a
+// copy of the bytes that were not sent yet. In any case m is not used after Write has returned. An
+// error that matches ErrMessage means that m cannot be sent at all.
 func (p *Pipe) Write(ctx context.Context, m *Message) error {
 	if e := p.events; e != nil && e.MessageWritten != nil {
 		info := p.beginWritten(m)
@@ -255,10 +265,11 @@ func (p *Pipe) write(ctx context.Context, m *Message) error {
 	return op.Wait(ctx)
 }
 
-// TryWrite is Write without blocking, and reports whether it has accepted m. It accepts messages
-// that the native dialect copies, while the limits on bytes in flight allow it and no other writer
-// waits for them; in the compatible dialect it accepts none. The memory of m may be reused when
-// TryWrite returns. If m is not accepted and the error is nil, Write may still be able to send it.
+// TryWrite sends m as Write does if that is possible without blocking. taken is true if m was
+// accepted; the memory of m may then be reused. TryWrite accepts messages that the native dialect
+// copies, while the limits on bytes in flight allow it and no other writer waits for them; in the
+// compatible dialect it accepts none. If taken is false and err is nil, Write may still be able to
+// send m. If err is not nil, m cannot be sent.
 func (p *Pipe) TryWrite(m *Message) (taken bool, err error) {
 	if e := p.events; e != nil && e.MessageWritten != nil {
 		info := p.beginWritten(m)
@@ -270,10 +281,11 @@ func (p *Pipe) TryWrite(m *Message) (taken bool, err error) {
 	return p.engine.tryWrite(m)
 }
 
-// WriteConfirmed is Write that returns when the peer has read or discarded the message and all
-// earlier ones. Messages that a peer leaves unread when it closes are not confirmed. It fails with
-// ErrNoControl, and sends nothing, if the peer does not support confirmations. If ctx ends after
-// the message has been sent, the error matches ErrUnconfirmed and the pipe stays up.
+// WriteConfirmed sends m as Write does, and returns when the peer has read or discarded m and all
+// earlier messages. If the peer does not support confirmations, it sends nothing and the error
+// matches ErrNoControl. If ctx or the pipe ends after m has been sent and before the confirmation,
+// the error matches ErrUnconfirmed; an end of ctx leaves the pipe up. A message that the peer
+// leaves unread when it closes is not confirmed.
 func (p *Pipe) WriteConfirmed(ctx context.Context, m *Message) error {
 	if e := p.events; e != nil && e.MessageWritten != nil {
 		info := p.beginWritten(m)
@@ -297,10 +309,11 @@ func (p *Pipe) writeConfirmed(ctx context.Context, m *Message) error {
 	return p.engine.awaitRead(ctx, number)
 }
 
-// WriteAsync is Write that returns before the message has been sent. Messages are sent in order. It
-// blocks while the limits on bytes in flight are exceeded. m and its memory belong to the pipe
-// until the operation is done. ctx has the effect that it has on Write. For a message that cannot
-// be sent the returned operation is done, with the error.
+// WriteAsync enqueues m as Write does, but returns before m has been sent. The result is never nil;
+// it is done when the memory of m may be reused, or with the error of the write. Until then m and
+// its memory belong to the pipe. Messages are sent in the order of the calls. WriteAsync blocks
+// while the limits on bytes in flight are exceeded. ctx has the effect that it has on Write, also
+// after WriteAsync has returned.
 func (p *Pipe) WriteAsync(ctx context.Context, m *Message) *WriteOp {
 	if e := p.events; e != nil && e.MessageWritten != nil {
 		info := p.beginWritten(m)

@@ -5,6 +5,7 @@ import (
 	"math"
 
 	"github.com/tensorpipe-go/tensorpipe/device"
+	"github.com/tensorpipe-go/tensorpipe/internal/compress"
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
 
@@ -16,8 +17,10 @@ const (
 	tensorOverhead  = 48
 )
 
-// measure checks a message against the limits and the channels of the pipe and returns its size.
-// Errors match ErrMessage. It does not check the message's deadline.
+// measure checks m against the limits and the channels of the pipe and returns its size. If m is
+// nil or does not pass the check, the error matches ErrMessage and size has no meaning. measure
+// checks neither the message's deadline nor the bounds that only one dialect has, such as those of
+// checkWireSizes.
 func (p *Pipe) measure(m *Message) (size messageSize, err error) {
 	if m == nil {
 		return size, messageError("no message")
@@ -61,9 +64,9 @@ func (p *Pipe) measure(m *Message) (size messageSize, err error) {
 }
 
 // checkWireSizes returns an error that matches ErrMessage and ErrLimit if the peer cannot read the
-// descriptor of m, whose size is at most descriptorSize, or if a part is larger than the transport
-// or the part's channel can carry. Without this check the pipe would fail when m is sent. measure
-// must have accepted m.
+// descriptor of m, whose size is at most descriptorSize, if the transport cannot carry a payload,
+// or if a channel that may have to carry a tensor cannot send the tensor. measure must have
+// accepted m.
 func (w *compatWriter) checkWireSizes(m *Message, descriptorSize int) error {
 	if w.maxDescriptor > 0 && descriptorSize > w.maxDescriptor {
 		var e compatEncoder
@@ -112,8 +115,8 @@ type messageSize struct {
 	compressible     Traffic // parts for which compression is requested
 }
 
-// add adds the sizes of a part: data is the number of its bytes, and overhead bounds the size of
-// its descriptor without metadata.
+// add adds one part to the sizes: the length of metadata and overhead, which bounds the part's
+// other bytes in the descriptor, to s.descriptor, and data, the length of the part, to s.data.
 func (s *messageSize) add(overhead int, metadata []byte, data int) {
 	s.descriptor = addSizes(s.descriptor, overhead+len(metadata))
 	s.data = addSizes(s.data, data)
@@ -131,7 +134,7 @@ func (s *messageSize) check(l *Limits) error {
 
 func (s *messageSize) total() int { return addSizes(s.descriptor, s.data) }
 
-// addSizes returns a+b, at most math.MaxInt.
+// addSizes returns a+b, or math.MaxInt if the sum is larger. a and b must not be negative.
 func addSizes(a, b int) int {
 	if a > math.MaxInt-b {
 		return math.MaxInt
@@ -139,20 +142,52 @@ func addSizes(a, b int) int {
 	return a + b
 }
 
-// copyTo copies src, host memory, to dst, memory of a device, in the order of dst's stream. The copy
-// may still read src after copyTo has returned. If Options.Kinds lacks the kind of the device the error
-// matches ErrAllocation; otherwise it is that of the kind.
+// copyTo copies src, which is host memory, to dst, which is memory of a device, in the order of
+// dst's stream. The copy may still read src after copyTo has returned. The error is that of kindOf,
+// or of the kind's Copy.
 func (c *Context) copyTo(dst, src device.Buffer) error {
-	k, ok := find(c.opts.Kinds, func(k device.Kind) bool { return k.Name() == dst.Device().Kind })
-	if !ok {
-		return allocationError("Options.Kinds lacks the kind of device %s, which a small tensor needs", dst.Device())
+	k, err := c.kindOf(dst)
+	if err != nil {
+		return err
 	}
 	return k.Copy(dst, src)
 }
 
-// check returns an error that matches ErrAllocation unless a fits the message: the number and sizes
-// of the parts, the target devices that the sender has set, and for each tensor a channel to its
-// device.
+// kindOf returns the kind of the device on which b is. If Options.Kinds lacks it, the error matches
+// ErrAllocation.
+func (c *Context) kindOf(b device.Buffer) (device.Kind, error) {
+	k, ok := find(c.opts.Kinds, func(k device.Kind) bool { return k.Name() == b.Device().Kind })
+	if !ok {
+		return nil, allocationError("Options.Kinds lacks the kind of device %s, which a small tensor needs", b.Device())
+	}
+	return k, nil
+}
+
+// checkMemory returns nil if the inline and the compressed tensors of the message can be copied to
+// the buffers that a has for them. Otherwise, because the host must address the memory of a
+// compressed tensor, or because Options.Kinds lacks the kind of a device, the error matches
+// ErrAllocation.
+func (in *nativeIncoming) checkMemory(a Allocation) error {
+	for k := range in.parts.Tensors {
+		part, b := &in.parts.Tensors[k], a.Tensors[k]
+		if b.IsHost() || part.Length == 0 {
+			continue
+		}
+		if part.Codec != compress.None {
+			return allocationError("tensor %d: it is compressed, and the host cannot address the memory", k)
+		}
+		if part.Inline {
+			if _, err := in.Incoming.pipe.context.kindOf(b); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// check returns nil if a fits the message: it has memory of the right size for each part, each
+// tensor with a target device has a buffer on that device, and there is a channel from the source
+// of each tensor to the device of its buffer. Otherwise the error matches ErrAllocation.
 func (in *Incoming) check(a Allocation) error {
 	d := &in.desc
 	if len(a.Payloads) != len(d.Payloads) || len(a.Tensors) != len(d.Tensors) {

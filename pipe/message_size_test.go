@@ -12,8 +12,9 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/transport/mem"
 )
 
-// requireRejected requires that p rejects the message for its size and stays open, and
-// returns the error.
+// requireRejected requires that Write of m fails with an error that matches ErrLimit and
+// ErrMessage, and that the pipe between p and peer still carries messages. It returns the error of
+// Write.
 func requireRejected(t *testing.T, p, peer *pipe.Pipe, m *pipe.Message) error {
 	t.Helper()
 	err := p.Write(testContext(t), m)
@@ -24,13 +25,15 @@ func requireRejected(t *testing.T, p, peer *pipe.Pipe, m *pipe.Message) error {
 	return err
 }
 
-// tensorOf returns a message with one tensor; the zero target leaves the device to the
-// receiver.
+// tensorOf returns a message with one tensor in host memory, which consists of segments and is not
+// copied. If target is zero the receiver chooses the device.
 func tensorOf(target device.Device, segments ...[]byte) *pipe.Message {
 	return &pipe.Message{Tensors: []pipe.Tensor{{Buffer: device.Host(segments...), TargetDevice: target}}}
 }
 
-// A message with a part that is larger than a frame is rejected, and the pipe stays open.
+// TestPartExceedsFrameSize checks that in the compatible dialect Write rejects a message with a
+// payload or tensor that is larger than a frame of the transport, with a FrameSizeError, and the
+// pipe stays open. Parts of just that size arrive.
 func TestPartExceedsFrameSize(t *testing.T) {
 	const largest = 100_000
 	c := both(t, mem.NewNetwork(), func(o *pipe.Options) {
@@ -81,8 +84,9 @@ func (b boundedConn) FrameLimits() transport.FrameLimits {
 	return transport.FrameLimits{Max: b.largest}
 }
 
-// Frames over shared memory are smaller than 4 GiB. All segments of the tensor are the
-// same memory, so that the test needs little.
+// TestPartOfFourGiBOverSharedMemory checks that Write rejects a tensor of 4 GiB per lane over
+// shared memory in the compatible dialect, because it is larger than a frame of the transport. All
+// segments of the tensor are the same memory, so that the test needs little.
 func TestPartOfFourGiBOverSharedMemory(t *testing.T) {
 	for name, lanes := range map[string]int{"basic": 1, "mpt": 2} {
 		t.Run(name, func(t *testing.T) {
@@ -99,8 +103,8 @@ func TestPartOfFourGiBOverSharedMemory(t *testing.T) {
 	}
 }
 
-// In the compatible dialect cma can describe one piece of memory only. It gathers the
-// segments of a tensor up to a bound.
+// TestTensorTooScatteredForCMA checks that in the compatible dialect Write rejects, with
+// ErrScattered, a tensor of several segments that is too large for the channel cma to gather.
 func TestTensorTooScatteredForCMA(t *testing.T) {
 	client, server := connect(t, pathNamed("mem+cma+compatible"))
 	half := make([]byte, cma.MaxGather/2+1)
@@ -109,9 +113,10 @@ func TestTensorTooScatteredForCMA(t *testing.T) {
 	}
 }
 
-// A peer may have to read a descriptor at once. A message with a larger one is rejected
-// and the pipe stays open; payloads and tensors may have any size. In the native dialect
-// there are no such peers.
+// TestDescriptorTooLargeForPeer checks that if the transport's peer must read a descriptor at once,
+// Write in the compatible dialect rejects a message whose descriptor is larger than the transport
+// allows, and the pipe stays open; payloads and tensors may have any size. In the native dialect
+// such a message arrives.
 func TestDescriptorTooLargeForPeer(t *testing.T) {
 	const largest = 10_000
 	for dialect, rejected := range map[pipe.Dialect]bool{pipe.DialectCompatible: true, pipe.DialectNative: false} {

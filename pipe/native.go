@@ -30,24 +30,37 @@ type nativePipe struct {
 	compresses bool // both ends support compression
 }
 
-// prepareSession acquires the resources of the session on conn, and returns an error if that fails
-// or conn can carry no session. The server calls it before it sends the last frame of the
-// handshake, because the client considers the pipe open once both ends have these resources.
+// prepareSession acquires the resources of a session on conn. It returns an error if that fails;
+// conn then stays open. The error matches transport.ErrNotSupported if conn carries no session. The
+// server calls prepareSession before it sends the last frame of the handshake, because the client
+// considers the pipe open once both ends have these resources. A session of Conns needs none before
+// its streams are opened.
 func (c *Context) prepareSession(s *spec, conn transport.Conn) error {
+	err := transport.ErrNotSupported
 	m, ok := conn.(transport.Multiplexer)
-	if !ok {
-		return fmt.Errorf("connection of transport %s: %w", s.plan.Transport, transport.ErrNotSupported)
+	switch {
+	case ok && s.maxConns > 0:
+		return nil
+	case ok:
+		err = m.PrepareSession(c.sessionConfig(s))
 	}
-	return m.PrepareSession(c.sessionConfig(s))
+	if errors.Is(err, transport.ErrNotSupported) {
+		return fmt.Errorf("%w: %w", errNoSession, err)
+	}
+	return err
 }
 
-// sessionConfig returns the configuration of the session of a pipe. It allows the peer the streams
-// on which both ends agreed, and one for bulk data.
+// sessionConfig returns the configuration of a session. In that of a pipe the peer may open as many
+// streams as both ends have agreed on, and one more for bulk data; in a session of Conns it may
+// open s.maxConns.
 func (c *Context) sessionConfig(s *spec) transport.SessionConfig {
 	cfg := transport.SessionConfig{
 		Client:     s.role == channel.RoleConnect,
 		MaxStreams: s.streams() + 1,
 		Budget:     windowBudget{c.windows},
+	}
+	if s.maxConns > 0 {
+		cfg.MaxStreams = s.maxConns
 	}
 	if s.account != nil {
 		cfg.Quota = s.account
@@ -55,8 +68,8 @@ func (c *Context) sessionConfig(s *spec) transport.SessionConfig {
 	return cfg
 }
 
-// newNative creates the engine of the native dialect over session and makes it the engine of front. The
-// streams are not open yet.
+// newNative creates the engine of the native dialect over session, which the engine owns from then
+// on, and makes it the engine of the pipe front. It opens no streams; nativePipe.open does.
 func newNative(front *Pipe, s *spec, session transport.Session) {
 	p := &nativePipe{Pipe: front, session: session, compresses: s.compresses()}
 	front.engine = p
@@ -74,9 +87,11 @@ func newNative(front *Pipe, s *spec, session transport.Session) {
 	p.in.init(p)
 }
 
-// open opens the streams of the session and then the channels on their streams. The client opens each
-// stream, and the server accepts it, in the same order at both ends: messages, control, and the streams
-// of the channels.
+// open opens the streams of the session, and with them the channels of the pipe, and makes the
+// channels available to messages. It also sets Inline and InlineMessage of p.plan. The client opens
+// each stream and the server accepts it, in the same order at both ends: messages, control, and the
+// streams of each channel. It returns the first error, of the session or of a channel; streams that
+// are open then stay open until the session is closed.
 func (p *nativePipe) open(ctx context.Context, s *spec) error {
 	next := p.session.Accept
 	if p.role == channel.RoleConnect {
@@ -89,6 +104,7 @@ func (p *nativePipe) open(ctx context.Context, s *spec) error {
 	p.in.attach(messages)
 	p.out.attach(messages)
 	p.plan.Inline = p.out.inlineLimit()
+	p.plan.InlineMessage = max(inlineMessage, p.plan.Inline)
 	if p.control.stream, err = next(ctx); err != nil {
 		return classify(err)
 	}
@@ -139,10 +155,11 @@ func (p *nativePipe) finishWriting(ctx context.Context) error {
 	return nil
 }
 
-// endMessages sends a close frame without a reason and then closes the message stream for
-// writing. The caller has waited until all messages are written. It returns early if ctx or the
-// pipe ends. The order matters: a message stream that ends without a close frame means that the
-// process died.
+// endMessages enqueues a close frame without a reason, unless a close frame is queued already. Once
+// the goroutine that writes control frames has ended, endMessages closes the message stream for
+// writing; if ctx or the pipe ends first, it returns without that. The caller has waited until all
+// messages are written. The order matters: a message stream that ends without a close frame means
+// that the process died.
 func (p *nativePipe) endMessages(ctx context.Context) {
 	p.control.sendClose("")
 	if closedBefore(ctx, p.control.wrote, p.down) && p.Err() == nil {
@@ -150,8 +167,10 @@ func (p *nativePipe) endMessages(ctx context.Context) {
 	}
 }
 
-// sendClose implements engine. The reason is never empty: an empty reason promises that every
-// written message follows. The peer does not get its own reason back.
+// sendClose enqueues a close frame with closeReason(cause) as its text, or with "aborted" if that
+// is empty, as for ErrClosed, or if cause matches ErrPeerClosed. The text is never empty, because
+// an empty one promises that every written message follows. If a close frame was enqueued before,
+// sendClose does not change that frame. It does not block.
 func (p *nativePipe) sendClose(cause error) {
 	reason := cmp.Or(closeReason(cause), "aborted")
 	if errors.Is(cause, ErrPeerClosed) {
@@ -177,9 +196,10 @@ func (p *nativePipe) disconnect(cause error) {
 	p.control.releaseRequests()
 }
 
-// streamFailed handles err, the error of the stream or connection with the name conn. It fails the
-// pipe. If the peer has closed its end without a reason it only ends all writes, since received
-// messages can still be read. It may wait for the peer's close frame, for closeFrameTimeout.
+// streamFailed handles err, the failure of a stream or connection; conn is its name in the pipe's
+// error. Unless err matches ErrProtocol or ErrChecksum, it first waits for the peer's close frame,
+// as sessionError does. Then it fails the pipe. But if the peer has sent a close frame without a
+// reason, received messages can still be read, and streamFailed only ends all writes with an error.
 func (p *nativePipe) streamFailed(conn string, err error) {
 	err = p.errorFor("connection", conn, p.sessionError(err))
 	if closed, reason := p.control.peerClose(); closed && reason == "" {
@@ -189,11 +209,13 @@ func (p *nativePipe) streamFailed(conn string, err error) {
 	p.fail(err)
 }
 
-// sessionError returns the pipe's error for err, the error of one of its streams. An error that matches
-// ErrProtocol or ErrChecksum stays as it is. Otherwise sessionError waits up to closeFrameTimeout for a
-// close frame of the peer. If there is one, it returns ErrPeerClosed with the reason in the frame. If
-// not, the error of the session replaces one that only means that the stream has ended, and an orderly
-// end without a close frame becomes ErrPeerLost.
+// sessionError returns the error with which the pipe ends after err, the error of one of its
+// streams. An error that matches ErrProtocol or ErrChecksum is returned as it is. Otherwise
+// sessionError waits for a close frame of the peer, until the pipe is down and for
+// closeFrameTimeout at most. If the peer has sent one, the result matches ErrPeerClosed and has the
+// frame's reason. If not, and err only reports that the peer is gone or the stream is closed, the
+// session's own error takes its place, if there is one. An orderly end without a close frame
+// becomes ErrPeerLost. If this end has closed the session, the result is the error of the pipe.
 func (p *nativePipe) sessionError(err error) error {
 	if errors.Is(err, ErrProtocol) || errors.Is(err, ErrChecksum) {
 		return err
@@ -216,9 +238,8 @@ func (p *nativePipe) sessionError(err error) error {
 	}
 }
 
-// awaitSessionEnd waits, after one stream of the session has failed, until the control stream has
-// ended too, so that a close frame of the peer has been handled. It waits for closeFrameTimeout at
-// most, and not once the pipe is down.
+// awaitSessionEnd blocks until the control stream has ended, and so any close frame of the peer has
+// been handled. It also returns when the pipe is down, and after closeFrameTimeout.
 func (p *nativePipe) awaitSessionEnd() {
 	t := time.NewTimer(closeFrameTimeout)
 	defer t.Stop()
@@ -235,9 +256,10 @@ func (p *nativePipe) awaitSessionEnd() {
 	}
 }
 
-// broken fails the pipe after a channel or the bulk connection has failed with err. conn is its name.
-// It does not block: if the error means that the peer is gone or the session is closed, streamFailed
-// waits for the peer's reason on another goroutine.
+// broken handles err, with which a channel or the bulk connection has failed; conn is its name in
+// the pipe's error. It fails the pipe with err. If err means that the peer is gone or that the
+// session is closed, it instead starts a goroutine with streamFailed, which waits for the peer's
+// close frame first. It does not block.
 func (p *nativePipe) broken(conn string, err error) {
 	if known := classify(err); !isPeerGone(known) && !errors.Is(known, ErrClosed) {
 		p.fail(p.errorFor("connection", conn, known))

@@ -47,7 +47,7 @@ func newEchoing(t testing.TB, p path, adjust ...func(*pipe.Options)) *echoing {
 }
 
 // smallMessage returns a message with metadata, a payload and a tensor, and an allocation for
-// reading one, which uses the same memory.
+// reading such a message. The allocation shares the memory of the message.
 func smallMessage() (pipe.Message, pipe.Allocation) {
 	payload, tensor := []byte("payload."), []byte("a tensor")
 	m := pipe.Message{
@@ -70,7 +70,9 @@ func (e *echoing) roundTrip(ctx context.Context) error {
 	return in.Read(ctx, e.in)
 }
 
-// A round trip of a small message allocates no memory at either end, except for a new context.
+// TestSmallMessagesAllocateNothing checks that a round trip of a small message in the native
+// dialect allocates no memory at either end. If the context is new for each round trip, at most two
+// allocations come on top of those for the context.
 func TestSmallMessagesAllocateNothing(t *testing.T) {
 	long, cancel := context.WithCancel(context.Background())
 	defer cancel()
@@ -103,7 +105,8 @@ func TestSmallMessagesAllocateNothing(t *testing.T) {
 	}
 }
 
-// Events add no allocation to small messages, whether their functions are nil or not.
+// TestEventsAllocateNothing checks that Events add no allocation to small messages, whether their
+// functions are nil or not.
 func TestEventsAllocateNothing(t *testing.T) {
 	var messages, bytes atomic.Int64
 	for name, events := range map[string]*pipe.Events{
@@ -125,7 +128,8 @@ func TestEventsAllocateNothing(t *testing.T) {
 	require.Positive(t, messages.Load())
 }
 
-// BenchmarkSmallMessage is a round trip of metadata, a payload and a tensor.
+// BenchmarkSmallMessage measures round trips of a message with metadata, a payload and a tensor, on
+// each native path.
 func BenchmarkSmallMessage(b *testing.B) {
 	for _, path := range pathsOf(pipe.DialectNative) {
 		b.Run(path.name, func(b *testing.B) {

@@ -16,7 +16,7 @@ import (
 // bulkOpener opens the bulk connection. The client dials it and identifies it by the registration
 // id of the handshake's answer; the server waits for it. A stream of the session takes its place if
 // the session has streams that are as fast (Session.OpenBulk), or if the connection cannot be
-// opened.
+// opened or has no raw stream.
 type bulkOpener struct {
 	pipe    *nativePipe
 	dial    func(context.Context) (transport.Conn, error) // of the client
@@ -32,9 +32,11 @@ func (b *bulkOpener) init(p *nativePipe, s *spec) {
 	b.stream = make(chan struct{})
 }
 
-// open waits until the bulk connection is open and returns its stream, which the caller must close.
-// The bulk mover calls it when the first transfer is ready. If ctx ends first it returns the cause
-// of ctx.
+// open opens the bulk connection and returns its stream, which the caller must close. If the
+// session has fast streams (OpenBulk), the client opens one of them. Otherwise it dials a
+// connection, and if the dial fails or the connection has no raw stream, it opens an ordinary
+// stream of the session. The client announces a stream of the session to the server. The server
+// waits for the connection or the announcement. If ctx ends first, the error is the cause of ctx.
 func (b *bulkOpener) open(ctx context.Context) (transport.Stream, error) {
 	if b.pipe.role == channel.RoleListen {
 		return b.accept(ctx)
@@ -47,7 +49,10 @@ func (b *bulkOpener) open(ctx context.Context) (transport.Stream, error) {
 	conn, err := b.dial(dialCtx)
 	cancel()
 	if err == nil {
-		return rawStream(conn)
+		var stream transport.Stream
+		if stream, err = rawStream(conn); !errors.Is(err, transport.ErrNotSupported) {
+			return stream, err
+		}
 	}
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
@@ -57,10 +62,11 @@ func (b *bulkOpener) open(ctx context.Context) (transport.Stream, error) {
 	return b.pipe.session.Open()
 }
 
-// accept waits at the server until the client has opened the bulk connection, or has announced a stream
-// of the session in its place, and returns the stream to use. If the bulk connection fails, accept
-// waits for an announced stream, for HandshakeTimeout at most, and then returns the error of the
-// connection. If ctx ends first it returns the cause of ctx.
+// accept waits at the server until the client has opened the bulk connection, or has announced a
+// stream of the session in its place, and returns the stream, which the caller must close. If the
+// bulk connection arrives but fails, or has no raw stream, accept closes it and waits for an
+// announced stream, for HandshakeTimeout at most; then it returns the error of the connection. If
+// ctx ends first it returns the cause of ctx.
 func (b *bulkOpener) accept(ctx context.Context) (transport.Stream, error) {
 	var fault error // of the bulk connection
 	var timeout <-chan time.Time
@@ -74,7 +80,10 @@ func (b *bulkOpener) accept(ctx context.Context) (transport.Stream, error) {
 				return receiveRequested(conn, b.pending.id)
 			})
 			if fault == nil {
-				return rawStream(conn)
+				var stream transport.Stream
+				if stream, fault = rawStream(conn); !errors.Is(fault, transport.ErrNotSupported) {
+					return stream, fault
+				}
 			}
 			t := time.NewTimer(b.pipe.context.opts.HandshakeTimeout)
 			defer t.Stop()
@@ -97,8 +106,9 @@ func (b *bulkOpener) cancel() {
 	}
 }
 
-// rawStream returns the bytes of conn as a stream, which then owns conn. If conn cannot be used in this
-// way, it closes conn and returns an error.
+// rawStream returns a stream of the raw bytes of conn. The stream owns conn: closing it closes
+// conn. After an error conn is closed. The error matches transport.ErrNotSupported if conn has no
+// raw stream, and otherwise is that of conn.
 func rawStream(conn transport.Conn) (transport.Stream, error) {
 	m, ok := conn.(transport.Multiplexer)
 	if !ok {
@@ -112,10 +122,11 @@ func rawStream(conn transport.Conn) (transport.Stream, error) {
 	return stream, err
 }
 
-// connectBulk dials addr and identifies the connection as the bulk connection with this id. The ends
-// then exchange confirmations: the server confirms in bulkOpener.accept that it uses the connection,
-// and the client that it still wants it. So neither end relies on a connection that the other has
-// rejected or given up. If the error is not nil the connection is closed.
+// connectBulk dials addr and sends the registration id that identifies the connection as the bulk
+// connection. The ends then exchange confirmations: the server confirms in bulkOpener.accept that
+// it uses the connection, and then the client that it still wants it. So neither end relies on a
+// connection that the other has rejected. If the error is not nil, the connection is closed and the
+// first result must not be used; if ctx ends during the exchange, the error is its cause.
 func connectBulk(ctx context.Context, t transport.Transport, addr string, id uint64) (transport.Conn, error) {
 	conn, err := t.Dial(ctx, addr)
 	if err != nil {
@@ -132,8 +143,9 @@ func connectBulk(ctx context.Context, t transport.Transport, addr string, id uin
 	})
 }
 
-// confirmConn calls f, which exchanges packets on conn, and returns its error. It closes conn when
-// f fails or ctx ends, and in the latter case returns the cause of ctx.
+// confirmConn calls f, which exchanges packets on conn, and returns nil if f succeeds before ctx
+// ends. If f fails, it closes conn and returns the error of f. If ctx ends, it closes conn, which
+// makes f return, and returns the cause of ctx.
 func confirmConn(ctx context.Context, conn transport.Conn, f func() error) error {
 	stop := context.AfterFunc(ctx, func() { conn.Close() })
 	err := f()
@@ -146,14 +158,15 @@ func confirmConn(ctx context.Context, conn transport.Conn, f func() error) error
 	return err
 }
 
-// sendRequested sends the packet that identifies conn as the requested connection with this
-// registration id.
+// sendRequested sends a packet on conn that identifies conn to the other end as the connection with
+// this registration id, which the server has requested. The error is that of conn.
 func sendRequested(conn transport.Conn, id uint64) error {
 	return conn.WriteFrames(transport.Frame{requestedPacket(id)})
 }
 
-// receiveRequested receives the packet that sendRequested sends. The error matches ErrProtocol if
-// it is another one or has another id.
+// receiveRequested receives a packet from conn and checks that it is the one that sendRequested
+// sends for this registration id. For any other packet the error matches ErrProtocol. If conn
+// fails, the error is that of conn.
 func receiveRequested(conn transport.Conn, id uint64) error {
 	want := requestedPacket(id)
 	frame, err := readFrame(conn, nil, len(want), nil)

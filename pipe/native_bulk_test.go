@@ -16,7 +16,9 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/transport/mem"
 )
 
-// If the bulk connection cannot be opened, large tensors use a stream of the session.
+// TestBulkWithoutConnection checks that if the bulk connection cannot be opened, because the
+// listener is closed or other connections have taken its slot, large tensors arrive in both
+// directions all the same, over a stream of the session.
 func TestBulkWithoutConnection(t *testing.T) {
 	t.Run("the listener is closed", func(t *testing.T) {
 		for _, p := range pathsOf(pipe.DialectNative) {
@@ -43,7 +45,9 @@ func TestBulkWithoutConnection(t *testing.T) {
 	})
 }
 
-// The server confirms the bulk connection only after the client's handshake timeout.
+// TestBulkConfirmedTooLate checks that if the server confirms the bulk connection only after the
+// client's handshake timeout, large tensors still arrive in both directions, at once and an hour
+// later, and both ends close without an error.
 func TestBulkConfirmedTooLate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		network := simnet.New(mem.New(mem.NewNetwork()), simnet.OnLink(1, simnet.Delay(2*time.Second)))
@@ -61,7 +65,8 @@ func TestBulkConfirmedTooLate(t *testing.T) {
 	})
 }
 
-// flood opens connections that send nothing, until one is refused.
+// flood opens TCP connections to l that send nothing, until the context b has refused one. They are
+// closed at the end of the test.
 func flood(t *testing.T, l *pipe.Listener, b *pipe.Context) {
 	t.Helper()
 	for b.Stats().ConnectionsRefused == 0 {

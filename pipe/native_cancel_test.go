@@ -21,8 +21,9 @@ func onNativePaths(t *testing.T, f func(t *testing.T, client, server *pipe.Pipe)
 // large is the size of a part that is not inline.
 const large = 3 << 20
 
-// In the native dialect a cancelled write aborts its message alone: the receiver gets the reason,
-// and the messages before and after it arrive.
+// TestNativeWriteCancelled checks that in the native dialect a cancelled write aborts only its own
+// message: the write fails with the cause, Read of the message fails with ErrAborted and the
+// cause's text, and the messages before and after it arrive.
 func TestNativeWriteCancelled(t *testing.T) {
 	any := device.Device{}
 	for name, target := range map[string]device.Device{"device set": device.CPU(), "device chosen by the receiver": any} {
@@ -54,9 +55,9 @@ func TestNativeWriteCancelled(t *testing.T) {
 	}
 }
 
-// The same for a message that is being transferred. Transfers take turns, so when the first message
-// has arrived the second is under way. If the second has arrived completely before the ABORT frame,
-// its bytes are intact.
+// TestNativeWriteCancelledDuringTransfer checks that a write that is cancelled while its tensor is
+// being transferred aborts only its own message. Read returns ErrAborted with the cause's text or,
+// if all bytes came before the ABORT frame, a tensor with intact bytes. The pipe stays up.
 func TestNativeWriteCancelledDuringTransfer(t *testing.T) {
 	onNativePaths(t, func(t *testing.T, client, server *pipe.Pipe) {
 		exchange(t, client, server, message(0, nil, []int{large})) // opens the bulk connection
@@ -86,7 +87,8 @@ func TestNativeWriteCancelledDuringTransfer(t *testing.T) {
 	})
 }
 
-// Next does not return a message that was aborted before.
+// TestNativeWriteCancelledBeforeNext checks that Next does not return a message whose write was
+// cancelled before the call; it returns the next one.
 func TestNativeWriteCancelledBeforeNext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client, server := connect(t, nativePath())
@@ -101,7 +103,8 @@ func TestNativeWriteCancelledBeforeNext(t *testing.T) {
 	})
 }
 
-// A Read whose ctx has ended does not claim the message, which can be read again.
+// TestNativeReadWithEndedContext checks that a Read whose ctx has ended before the call fails with
+// the cause of ctx, and does not claim the message: a second Read receives it.
 func TestNativeReadWithEndedContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client, server := connect(t, nativePath())
@@ -121,7 +124,8 @@ func TestNativeReadWithEndedContext(t *testing.T) {
 	})
 }
 
-// Messages can be read in any order, and small ones do not wait for large ones.
+// TestNativeReadsInAnyOrder checks that in the native dialect messages of all sizes can be read in
+// the reverse order of Next, and the write of each completes with its Read.
 func TestNativeReadsInAnyOrder(t *testing.T) {
 	onNativePaths(t, func(t *testing.T, client, server *pipe.Pipe) {
 		const count = 12
@@ -143,7 +147,8 @@ func TestNativeReadsInAnyOrder(t *testing.T) {
 	})
 }
 
-// The bytes of a discarded message are not sent, and its write completes.
+// TestNativeDiscardSendsNoBytes checks that Discard of a message makes its write complete without
+// an error. The message is not counted in PipeStats.Received, and the next message arrives.
 func TestNativeDiscardSendsNoBytes(t *testing.T) {
 	onNativePaths(t, func(t *testing.T, client, server *pipe.Pipe) {
 		op := client.WriteAsync(testContext(t), message(1, nil, []int{large, large}))
@@ -155,7 +160,9 @@ func TestNativeDiscardSendsNoBytes(t *testing.T) {
 	})
 }
 
-// The receiver gets the deadline of a message, and the message is aborted at that time.
+// TestNativeDeadline checks that the receiver's descriptor has the deadline of the message. At that
+// time the write fails with DeadlineExceeded and Read with ErrAborted. A Write after the deadline
+// fails with DeadlineExceeded. The pipe stays up.
 func TestNativeDeadline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client, server := connect(t, nativePath())
@@ -187,7 +194,9 @@ func readInto(t *testing.T, in *pipe.Incoming, a pipe.Allocation) pipe.Allocatio
 	return a
 }
 
-// The reason that a peer sends is quoted, so that it cannot forge lines of a log.
+// TestReasonOfThePeerIsQuoted checks that the error of Read quotes the reason with which the peer
+// has aborted the message, so that the error has only printable characters and cannot forge lines
+// of a log.
 func TestReasonOfThePeerIsQuoted(t *testing.T) {
 	client, server := connect(t, nativePath())
 	ctx, cancel := context.WithCancelCause(testContext(t))

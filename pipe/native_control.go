@@ -44,8 +44,9 @@ func (c *nativeControl) init(p *nativePipe) {
 	c.closeFrames.init(p.Pipe)
 }
 
-// sendReady enqueues a READY frame: this end has memory for the transfer id on a lane of the bulk
-// mover. Like sendCancel and sendBulk, which enqueue the frames of their names, it does not block.
+// sendReady enqueues a READY frame. To the peer it means that this end has memory for the transfer
+// id of a lane of the bulk mover. sendReady does not block. If the queue is too long, because the
+// peer does not read, it fails the pipe.
 func (c *nativeControl) sendReady(lane uint16, id uint64) {
 	c.send(&native.Control{Kind: native.Ready, Lane: lane, Number: id})
 }
@@ -56,17 +57,19 @@ func (c *nativeControl) sendCancel(number uint64) {
 
 func (c *nativeControl) sendBulk() { c.send(&native.Control{Kind: native.Bulk}) }
 
-// send enqueues a frame. If the queue is too long, because the peer does not read, it fails the
-// pipe. It does not block.
+// send encodes m and enqueues the frame. Once this end's close frame is enqueued, it drops m. If
+// the queue is too long, because the peer does not read, it fails the pipe. It does not block, and
+// does not keep m.
 func (c *nativeControl) send(m *native.Control) {
 	if !c.enqueue(m) {
 		c.pipe.fail(c.pipe.errorFor("connection", "control", protocolError("it does not read its control stream")))
 	}
 }
 
-// enqueue adds m to the queue and wakes the writer. It reports false, and adds nothing, if the
-// queue is too long because the peer does not read. After the close frame it drops m and reports
-// true.
+// enqueue encodes m at the end of the queue, wakes the writer and reports true. If the queue is too
+// long, because the peer does not read, it adds nothing and reports false. Once this end's close
+// frame is enqueued, it drops m and reports true. An ABORT frame loses its text if the queue is
+// longer than controlHighWater. enqueue does not keep m.
 func (c *nativeControl) enqueue(m *native.Control) bool {
 	c.closeMu.Lock()
 	defer c.closeMu.Unlock()
@@ -88,16 +91,18 @@ func (c *nativeControl) enqueue(m *native.Control) bool {
 	return true
 }
 
-// appendFrame encodes m at the end of the queue and counts its bytes in the account, without
-// waiting for the quota. The caller holds closeMu.
+// appendFrame encodes m at the end of c.queued and charges its bytes to the pipe's account of the
+// quota Limits.UnadmittedBytes, without waiting for the quota. It does not wake the writer. The
+// caller holds closeMu.
 func (c *nativeControl) appendFrame(m *native.Control) {
 	before := len(c.queued)
 	c.queued = m.Append(c.queued, c.pipe.context.opts.Checksum)
 	c.pipe.account.Add(len(c.queued) - before)
 }
 
-// awaitQueueSpace waits until the queue has at most controlHighWater bytes. If ctx or the pipe ends
-// first it returns the cause. A Read calls it before it enqueues TARGETS and READY frames.
+// awaitQueueSpace blocks while more than controlHighWater bytes are queued. If ctx ends first, it
+// returns the cause of ctx; if the pipe ends first, the error of the pipe. A Read calls it before
+// it enqueues TARGETS and READY frames.
 func (c *nativeControl) awaitQueueSpace(ctx context.Context) error {
 	for {
 		c.closeMu.Lock()
@@ -120,8 +125,10 @@ func (c *nativeControl) awaitQueueSpace(ctx context.Context) error {
 	}
 }
 
-// write writes the queued frames until it has written the close frame or the stream fails, and then
-// closes wrote. It runs on a goroutine of the pipe.
+// write writes the queued frames to the control stream until it has written the close frame or the
+// stream fails. After the close frame it closes the stream for writing. At its end it closes the
+// channel c.wrote. It reports no error: read gets the error of the stream too. It runs on a
+// goroutine of the pipe.
 func (c *nativeControl) write() {
 	defer close(c.wrote)
 	for {
@@ -141,11 +148,12 @@ func (c *nativeControl) write() {
 	}
 }
 
-// take removes and returns the queued frames. It first appends further frames to them: a confirmation
-// of messages that this end has read, if one must be sent, and requests for the confirmations that
-// calls of this end wait for. After sendClose it appends the close frame, once, instead of requests.
-// last reports whether the close frame has been taken. text is valid until the next call, because two
-// buffers alternate.
+// take empties the queue and returns its frames as bytes; none if there is nothing to write. It
+// first enqueues the confirmation of messages that this end has read, if one is due, and requests
+// for the confirmations that this end's WriteConfirmed calls wait for. After sendClose it enqueues
+// the close frame, once, and no requests. last is true once the close frame has been taken. text is
+// valid until the next call, because two buffers alternate. take wakes the callers of
+// awaitQueueSpace.
 func (c *nativeControl) take() (text []byte, last bool) {
 	c.closeMu.Lock()
 	defer c.closeMu.Unlock()
@@ -172,8 +180,9 @@ func (c *nativeControl) take() (text []byte, last bool) {
 	return text, c.closeTaken
 }
 
-// read receives and handles frames until the peer's close frame or an error, and then closes ended.
-// An error without a close frame goes to streamFailed. It runs on a goroutine of the pipe.
+// read receives and handles the peer's frames until the close frame or an error, and then closes
+// the channel c.ended. If an error comes before the close frame, it starts a goroutine with
+// streamFailed, which ends the pipe. It runs on a goroutine of the pipe.
 func (c *nativeControl) read() {
 	defer close(c.ended)
 	src := bufio.NewReaderSize(c.stream, controlBuffer)
@@ -220,11 +229,11 @@ func (c *nativeControl) readFrame(src *bufio.Reader, header []byte, buf *[]byte,
 	return nil
 }
 
-// handle acts on a frame of the peer. It returns io.EOF for a close frame, and an error that matches
-// ErrProtocol for a frame that does not fit the state of the pipe. After a close frame with a reason
-// the pipe fails. After a close frame without a reason, further writes are rejected and all transfers
-// to the peer are cancelled; messages that are inline are still written, and received messages can be
-// read.
+// handle acts on m, a frame of the peer. It returns nil, except that it returns io.EOF for a close
+// frame, and an error that matches ErrProtocol for a frame that must not come now. A close frame
+// with a reason fails the pipe. After a close frame without a reason, further writes are rejected
+// and all transfers to the peer are cancelled; messages that are inline are still written, and
+// received messages can be read. handle does not keep m.
 func (c *nativeControl) handle(m *native.Control) error {
 	p := c.pipe
 	switch m.Kind {
@@ -288,9 +297,10 @@ type earlyAborts struct {
 	account *quota.Account
 }
 
-// add adds the abort of the message with this number. Only the first abort of a message counts. If
-// there are too many aborts the error matches ErrProtocol. If the reasons are too long together, this
-// one is dropped.
+// add stores the abort of the message with this number, which has not arrived. Only the first abort
+// of a message counts. If there are too many aborts, the error matches ErrProtocol. If the stored
+// reasons together would be too long, the abort is stored without its reason. The caller holds
+// nativeReader.mu.
 func (e *earlyAborts) add(number uint64, reason string) error {
 	if _, again := e.reasons[number]; again {
 		return nil
@@ -310,8 +320,9 @@ func (e *earlyAborts) add(number uint64, reason string) error {
 	return nil
 }
 
-// take removes the abort of the message with this number and returns it as an error that matches
-// ErrAborted. If the message has no abort it returns nil.
+// take removes the stored abort of the message with this number and returns it as an error that
+// matches ErrAborted, with the peer's reason. If there is none it returns nil. The caller holds
+// nativeReader.mu.
 func (e *earlyAborts) take(number uint64) error {
 	reason, ok := e.reasons[number]
 	if !ok {

@@ -7,12 +7,15 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/internal/native"
 )
 
-// writeOrEnqueue sends the message m that o.frame describes, and takes its share of the budgets. forms
-// are its compressed forms, nil if there are none. Through a stream that can be polled it writes the
-// descriptor and inline parts straight from their memory, as far as the stream accepts them and if no
-// other bytes are queued. It enqueues the rest. If mayBorrow is set and a part is large, the rest stays
-// in m's memory, and the result is the operation that ends when that memory may be reused. Otherwise
-// the rest is copied, and the result is nil. The caller holds mu.
+// writeOrEnqueue writes or enqueues the descriptor and the inline parts of m, which o.frame
+// describes. forms has the compressed forms of m's parts, nil if there are none. share is m's share
+// of the budgets, which is released when all bytes are written. If o.zeroCopy() is false or forms
+// is not nil, it copies all bytes to the queue and returns nil; unless o.zeroCopy(), the caller
+// must then call writeQueued. The caller holds mu.
+//
+// Otherwise, if no other bytes are queued, it writes straight from m's memory as much as the stream
+// accepts without blocking. It enqueues the remaining bytes, with mayBorrow, as enqueueRemaining
+// does, and returns the result of that.
 func (o *nativeWriter) writeOrEnqueue(m *Message, forms *compressedForms, mayBorrow bool, share budgetShare) *WriteOp {
 	if forms != nil || !o.zeroCopy() {
 		o.encode(m, forms, share)
@@ -50,16 +53,17 @@ func (o *nativeWriter) writeOrEnqueue(m *Message, forms *compressedForms, mayBor
 	return op
 }
 
-// zeroCopy reports whether messages are written from their own memory: the stream can be polled,
-// and no checksum is required.
+// zeroCopy reports whether messages are written straight from their own memory: the stream can be
+// polled, and Options.Checksum is not set.
 func (o *nativeWriter) zeroCopy() bool { return o.poller != nil && !o.pipe.context.opts.Checksum }
 
 // maxWritePolls bounds how often a message is continued when the stream has room again, so that a
 // slow peer does not keep the writer spinning.
 const maxWritePolls = 128
 
-// skipBytes returns pieces without their first n bytes. pieces must have at least n bytes. It changes
-// the first piece that remains.
+// skipBytes returns pieces without their first n bytes; there must be at least n. The result is a
+// part of the slice pieces and shares its bytes. If the cut is within a piece, skipBytes shortens
+// that element of pieces.
 func skipBytes(pieces [][]byte, n int) [][]byte {
 	for len(pieces) > 0 && n >= len(pieces[0]) {
 		n -= len(pieces[0])
@@ -71,8 +75,8 @@ func skipBytes(pieces [][]byte, n int) [][]byte {
 	return pieces
 }
 
-// inlineLimit returns the largest size that an inline part of a message of this pipe can have; for
-// large and compressed messages it is lower.
+// inlineLimit returns the most bytes that an inline part can have on this pipe's stream. For large
+// messages, and messages with compressed parts, the limit may be lower.
 func (o *nativeWriter) inlineLimit() int {
 	if o.zeroCopy() {
 		return maxInlineShared
@@ -80,10 +84,11 @@ func (o *nativeWriter) inlineLimit() int {
 	return maxInlinePart
 }
 
-// enqueueRemaining enqueues the remaining bytes of m for the run loop. If mayBorrow is set and a piece
-// is large, they stay in m's memory, and the result is the operation that ends when this memory may be
-// reused. Otherwise they are copied, and the result is nil. enqueueRemaining takes the share of the
-// budgets, and releases it if no bytes remain. The caller holds mu.
+// enqueueRemaining enqueues the bytes of remaining, pieces of m's frame and memory, for the
+// goroutine of run. If mayBorrow is true and a piece is large, the bytes of m's memory are not
+// copied, and the result is the operation that ends when this memory may be reused. Otherwise all
+// are copied, and the result is nil. share, m's share of the budgets, is released when the bytes
+// are written, or at once if remaining is empty. The caller holds mu.
 func (o *nativeWriter) enqueueRemaining(m *Message, remaining [][]byte, mayBorrow bool, share budgetShare) *WriteOp {
 	if len(remaining) == 0 {
 		o.budget.releaseShare(share)
@@ -117,12 +122,13 @@ func (o *nativeWriter) enqueueRemaining(m *Message, remaining [][]byte, mayBorro
 // maxDirectBlocks bounds the blocks that one call of writeQueued writes.
 const maxDirectBlocks = 4
 
-// writeQueued writes up to maxDirectBlocks queued blocks on the caller's goroutine, so that a message
-// needs no switch of goroutines. It stops when the stream would block or another goroutine is writing.
-// It leaves the blocks to the run loop, which writes several messages at once, if more is set, if this
-// end has received no message since the last write, or if it received several at a time. It does
-// nothing if messages are written from their own memory. The caller holds mu, which is released during
-// the writes.
+// writeQueued writes up to maxDirectBlocks queued blocks on the caller's goroutine, so that a
+// message needs no switch of goroutines. It stops when the stream fails or does not accept all
+// bytes at once, or when another goroutine is writing. It leaves all blocks to the goroutine of
+// run, which writes several messages at once, if more is true, if this end has received no message
+// since the last call, or if it received several at a time. It does nothing if messages are written
+// straight from their own memory. It returns no error: run gets the error of the stream. The caller
+// holds mu, which is released during the writes.
 func (o *nativeWriter) writeQueued(more bool) {
 	if o.zeroCopy() {
 		return
@@ -155,10 +161,10 @@ func (o *nativeWriter) writeQueued(more bool) {
 	o.signal()
 }
 
-// tryWrite sends m without blocking if it can be copied at once: all parts are inline, none is to be
-// compressed, and the budgets and the quota allow it now. taken reports whether m was sent; m's memory
-// may then be reused. If m was not sent, the error is nil unless m cannot be sent at all or the pipe
-// has ended.
+// tryWrite writes or enqueues m without blocking, if m can be copied now: all parts are inline,
+// none is to be compressed, and the budgets and the quota allow it. taken is true if m was
+// accepted; its memory may then be reused. If taken is false and err is nil, send may still accept
+// m. err is not nil if m cannot be sent at all or the pipe accepts no further messages.
 func (p *nativePipe) tryWrite(m *Message) (taken bool, err error) {
 	o := &p.out
 	size, err := o.check(m)

@@ -108,13 +108,15 @@ func (in *nativeIncoming) readAll(ctx context.Context, a Allocation) error {
 func (in *nativeIncoming) isInline() bool { return in.large == 0 }
 
 // claim reports whether the caller may read or discard the message; only the first call returns
-// true. After that the caller must call finish.
+// true. If it returns true, the caller must call finish later.
 func (in *nativeIncoming) claim() bool { return in.claimed.CompareAndSwap(false, true) }
 
-// finish ends a message that was read, discarded or aborted. It releases the message's memory
-// charge; from then on Release may return the message to the pool. The caller must make sure that
-// no channel uses the message's memory any more. After a Read it must call noteRead first: Close
-// waits for Reads to finish and then confirms every message that was read.
+// finish ends a message that was read, discarded or aborted. It removes the message from
+// nativeReader.open and gives the message's memory charge back to the quota; from then on Release
+// may return the message to its pool. No channel may use the message's memory any more. After a
+// Read the caller must have called noteRead: Close waits for Reads to finish and then confirms
+// every message that was read. It locks nativeReader.mu if the message has parts that are not
+// inline.
 func (in *nativeIncoming) finish() {
 	if in.large > 0 {
 		in.reader.mu.Lock()
@@ -134,8 +136,9 @@ const (
 	keptParts = 64
 )
 
-// release returns the message to the pool, emptied. It does nothing before finish. Memory is kept
-// for reuse unless it is large, or a device may still be reading it.
+// release empties in and returns it to the pool of incoming messages. It does nothing before finish
+// was called. The pool keeps memory of the message for reuse, but no large frame, and no frame that
+// a device may still be reading.
 func (in *nativeIncoming) release() {
 	if !in.finished.Load() {
 		return
@@ -162,7 +165,8 @@ func (in *nativeIncoming) release() {
 	c.incoming.Put(in)
 }
 
-// kept returns buf emptied for reuse, or nil if its capacity is over keptBytes.
+// kept returns buf with length 0, in the same memory, so that the memory is reused. If buf's
+// capacity is over keptBytes it returns nil.
 func kept(buf []byte) []byte {
 	if cap(buf) > keptBytes {
 		return nil
@@ -176,8 +180,8 @@ const (
 	receivedTensorSize  = 200
 )
 
-// cost returns the memory, in bytes, that the message takes once it is decoded, with inline bytes
-// that have not been received yet. It counts the parts in the undecoded body.
+// cost returns the number of bytes of memory that the message takes once it is decoded and its
+// inline bytes are received. It counts the parts in the body, which need not be decoded or valid.
 func (in *nativeIncoming) cost() int {
 	body := in.body
 	if body == nil {
@@ -187,9 +191,9 @@ func (in *nativeIncoming) cost() int {
 	return messageOverhead + len(in.frame) + in.inlineLength + payloads*receivedPayloadSize + tensors*receivedTensorSize
 }
 
-// decode decodes in.body and fills in the Descriptor, which refers to frame. It charges the memory,
-// and checks the message against the limits and channels of the pipe. Errors match ErrProtocol,
-// ErrLimit or ErrChecksum.
+// decode decodes in.body and fills in the Descriptor, whose metadata stays in in.frame. Before that
+// it charges in.cost() bytes to the message. It checks the message against the limits and channels
+// of the pipe, as describe does. Errors match ErrProtocol, ErrLimit or ErrChecksum.
 func (in *nativeIncoming) decode() error {
 	limits := &in.Incoming.pipe.context.limits
 	if err := in.memory.grow(in.cost()); err != nil {
@@ -201,9 +205,11 @@ func (in *nativeIncoming) decode() error {
 	return in.describe(limits)
 }
 
-// decodeDescriptor decodes the descriptor of a message that is returned early, and fills in the
-// Descriptor. frame has the bytes of the body before the inline bytes, and length is the size of the
-// whole body. Checks and errors are those of decode.
+// decodeDescriptor decodes the descriptor of a message whose inline bytes are still in the stream,
+// and fills in the Descriptor, whose metadata stays in in.frame. It sets in.inlineLength and
+// in.inlineLeft to the number of inline bytes. in.frame has the part of the body before these
+// bytes, and length is the size of the whole body. It checks the message as decode does, and
+// charges the memory that the message takes without the inline bytes. Errors are those of decode.
 func (in *nativeIncoming) decodeDescriptor(length uint32) error {
 	limits := &in.Incoming.pipe.context.limits
 	if err := in.memory.grow(in.cost()); err != nil {
@@ -217,8 +223,10 @@ func (in *nativeIncoming) decodeDescriptor(length uint32) error {
 	return in.describe(limits)
 }
 
-// describe fills in the Descriptor from the decoded parts, and checks it against the limits and the
-// channels of the pipe. Errors match ErrProtocol.
+// describe fills in the Descriptor from the decoded parts, whose metadata it shares. It counts the
+// parts that are not inline in in.large, and the compressed ones in in.compressed. It checks the
+// message against limits and against the channels and the compression of the pipe; if the message
+// does not fit them, the error matches ErrProtocol.
 func (in *nativeIncoming) describe(limits *Limits) error {
 	d := &in.desc
 	d.Metadata = in.parts.Metadata
@@ -264,24 +272,27 @@ func (in *nativeIncoming) describe(limits *Limits) error {
 	return nil
 }
 
-// cancelLocked aborts all transfers of the message with cause and sends the peer a CANCEL frame, so
-// that it sends no more of them. The caller holds nativeReader.mu.
+// cancelLocked aborts the message with cause, as abort does, and sends the peer a CANCEL frame, so
+// that the peer sends no further bytes of the message. It does not wait until the channels have
+// released the memory. The caller holds nativeReader.mu.
 func (in *nativeIncoming) cancelLocked(cause error) {
 	in.reader.pipe.control.sendCancel(in.number)
 	in.abort(cause)
 }
 
-// cancel locks nativeReader.mu, aborts all transfers of the message with cause and sends the peer a
-// CANCEL frame. It does not wait until the channels have released the memory.
+// cancel aborts the message with cause, as abort does, and sends the peer a CANCEL frame, so that
+// the peer sends no further bytes of the message. It does not wait until the channels have released
+// the memory. It locks nativeReader.mu.
 func (in *nativeIncoming) cancel(cause error) {
 	in.reader.mu.Lock()
 	defer in.reader.mu.Unlock()
 	in.cancelLocked(cause)
 }
 
-// abort makes cause the reason in in.aborted, unless there is one, and aborts all transfers of the
-// message that have started. startTransfer aborts those that start later. It does not wait until
-// the channels have released the memory. The caller holds nativeReader.mu.
+// abort aborts all transfers of the message that have started, with cause, and stores cause in
+// in.aborted unless the message was aborted before; startTransfer then aborts transfers that start
+// later. It wakes a Read that waits for the reason of an abort. It does not wait until the channels
+// have released the memory. The caller holds nativeReader.mu.
 func (in *nativeIncoming) abort(cause error) {
 	if in.aborted == nil && in.abortedChan != nil {
 		close(in.abortedChan)
@@ -300,8 +311,8 @@ func (in *nativeIncoming) discard(context.Context) error {
 	return nil
 }
 
-// tryDiscard discards the message and returns true, or returns false if a Read or Discard has
-// claimed it. It does not count the message as read; discard does.
+// tryDiscard discards the message and reports true. If a Read or Discard has claimed the message
+// already, it does nothing and reports false. It does not count the message as read; discard does.
 func (in *nativeIncoming) tryDiscard() bool {
 	if !in.claim() {
 		return false
@@ -310,9 +321,9 @@ func (in *nativeIncoming) tryDiscard() bool {
 	return true
 }
 
-// discardClaimed discards a message that the caller has claimed: it sends the peer a CANCEL frame
-// if parts are not inline, has inline bytes that are still in the stream skipped, and ends the
-// message. It does not count the message as read.
+// discardClaimed discards a message that the caller has claimed. If parts are not inline, it sends
+// the peer a CANCEL frame. Inline bytes that are still in the stream will be skipped. It ends the
+// message, but does not count it as read.
 func (in *nativeIncoming) discardClaimed() {
 	if in.large > 0 {
 		in.reader.pipe.control.sendCancel(in.number)

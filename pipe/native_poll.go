@@ -8,11 +8,11 @@ import (
 	"time"
 )
 
-// pollReady returns the next message if it has been received or arrives during one bounded poll, and
-// otherwise nil. It also returns nil if the stream cannot be polled, or if ctx or the pipe has ended.
-// due means that a message is expected soon: it is polled for even while other connections of the
-// process are active. The caller has added 1 to demand. If a message is returned, this has been
-// subtracted again.
+// pollReady returns the next message from i.ready or, if none is there, from one bounded poll of
+// the stream, and nil if it gets none. It returns nil without a poll if the stream cannot be
+// polled, if ctx has ended, or if the pipe is closing or has ended. If due is true, because a
+// message is expected soon, it polls even while other connections of the process are active. The
+// caller has added 1 to i.demand; if a message is returned, 1 has been subtracted again.
 func (i *nativeReader) pollReady(ctx context.Context, due bool) *nativeIncoming {
 	if i.stream.poller == nil || ctx.Err() != nil || isClosed(i.pipe.down) || isClosed(i.pipe.closing) {
 		return nil
@@ -33,9 +33,9 @@ func (i *nativeReader) pollReady(ctx context.Context, due bool) *nativeIncoming 
 	return in
 }
 
-// tryNext returns the next message if it has been received or arrives during one bounded poll, and
-// otherwise nil without an error. It drops messages that the peer has aborted. After the last message
-// it returns the error of Next.
+// tryNext returns the next message if it has been received or arrives during one bounded poll. If
+// it gets no message, both results are nil. It drops messages that the peer has aborted, and polls
+// again after each. After the last message it returns the error with which the pipe has ended.
 func (p *nativePipe) tryNext() (*Incoming, error) {
 	i := &p.in
 	for {
@@ -60,9 +60,11 @@ func (p *nativePipe) tryNext() (*Incoming, error) {
 	}
 }
 
-// pollNext polls for the next message, numbers it and returns it. It returns nil if another goroutine
-// is reading, if messages are already queued, or if none arrives. It then makes the run loop, which
-// reads while no caller polls, watch the stream. due has the meaning that it has for pollReady.
+// pollNext polls the stream for the next message for a bounded time, numbers it and returns it. If
+// due is true it polls even while other connections of the process are active. It returns nil if
+// another goroutine is reading, if messages are already in i.ready, if no message arrives
+// completely, or if the stream fails. The goroutine of run, which reads while no caller polls, then
+// waits for data of the stream again. pollNext takes and releases readMu and the stream's mu.
 func (i *nativeReader) pollNext(due bool) *nativeIncoming {
 	if !i.readMu.TryLock() {
 		i.wakeLoop()
@@ -85,9 +87,10 @@ func (i *nativeReader) pollNext(due bool) *nativeIncoming {
 	return in
 }
 
-// wakeLoop makes the run loop watch the stream, also if it is parked or about to park. A caller
-// that is going to block relies on it: the goroutine that read last may have left the stream
-// unwatched.
+// wakeLoop makes the goroutine of run wait for data of the stream again, even if that goroutine is
+// parked or about to park. A caller that has found no message calls wakeLoop before it blocks,
+// because otherwise arriving data might wake no goroutine. The stream must be one that can be
+// polled.
 func (i *nativeReader) wakeLoop() {
 	i.stream.poller.Arm()
 	i.stream.unpark()
@@ -97,9 +100,9 @@ func (i *nativeReader) wakeLoop() {
 // message itself, since the goroutine that has this message may be about to read them.
 const maxYields = 8
 
-// yieldToRead yields up to maxYields times while a message is open, so that a Read can receive its
-// inline bytes. The caller holds mu, which Read needs for that and which is released while
-// yielding.
+// yieldToRead yields the processor up to maxYields times while the inline bytes of a returned
+// message are still in the stream, so that Read can receive them into its own memory. The caller
+// holds mu, which Read needs for that; it is released while yielding.
 func (r *streamReader) yieldToRead() {
 	for n := 0; n < maxYields && r.open != nil; n++ {
 		r.mu.Unlock()
@@ -111,9 +114,11 @@ func (r *streamReader) yieldToRead() {
 // maxPartialPolls bounds how often a partially received message is polled.
 const maxPartialPolls = 64
 
-// pollMessage polls the stream for a message for a bounded time and returns it. pollReady explains due.
-// If no message arrives completely or the stream fails, it resumes the run loop and returns nil; an
-// error of the stream is kept in r.err. The caller holds mu.
+// pollMessage polls the stream for a message for a bounded time and returns it. The message is
+// decoded; its inline bytes may still be in the stream. If due is true pollMessage polls even while
+// other connections of the process are active. If no message arrives completely or the stream
+// fails, it returns nil, and the goroutine of nativeReader.run waits for data again; an error is
+// kept in r.err. The caller holds mu.
 func (r *streamReader) pollMessage(due bool) *nativeIncoming {
 	for range maxPartialPolls {
 		in, err := r.read(true)
@@ -132,9 +137,9 @@ func (r *streamReader) pollMessage(due bool) *nativeIncoming {
 	return nil
 }
 
-// resumeLoop makes the run loop watch the stream, also if it is parked. The run loop reads at once if
-// data is buffered or the stream has failed. The stream must be one that can be polled. The caller
-// holds mu.
+// resumeLoop makes the goroutine of nativeReader.run wait for data of the stream again, even if
+// that goroutine is parked. If data is already buffered or the stream has failed, the goroutine
+// reads at once. The stream must be one that can be polled. The caller holds mu.
 func (r *streamReader) resumeLoop() {
 	r.poller.Arm()
 	r.unpark()
@@ -169,7 +174,7 @@ func (m *resumeTimer) stop() {
 	}
 }
 
-// polled counts a polled message and arms the timer if it is not running.
+// polled records that a caller has polled a message, and starts the timer if it is not running.
 func (m *resumeTimer) polled() {
 	m.polls.Add(1)
 	if !m.armed.Load() && m.armed.CompareAndSwap(false, true) {
@@ -177,9 +182,9 @@ func (m *resumeTimer) polled() {
 	}
 }
 
-// check resumes the run loop and disarms the timer if no message has been polled since the last
-// check and no goroutine is polling. Otherwise it checks again after resumeAfter. The timer calls
-// it.
+// check is called by the timer. If a message has been polled since the last check, or a goroutine
+// holds mu of the stream, it starts the timer again. Otherwise it leaves the timer stopped and
+// makes the goroutine of nativeReader.run wait for data of the stream again.
 func (m *resumeTimer) check() {
 	if polls := m.polls.Load(); polls != m.lastPolls || !m.stream.mu.TryLock() {
 		m.lastPolls = polls
@@ -191,10 +196,11 @@ func (m *resumeTimer) check() {
 	m.stream.resumeLoop()
 }
 
-// afterPoll is called after a goroutine has polled a message and stopped polling. It makes sure that
-// the stream is watched again. If no caller waits for messages, the resumeTimer resumes the run loop
-// later. If callers wait and none polls, afterPoll resumes it at once. The caller holds no lock of the
-// reader.
+// afterPoll is called by a goroutine that has polled a message, or the inline bytes of one, and has
+// stopped polling. It makes the goroutine of run wait for data of the stream again: at once if
+// other callers wait for messages and none of them polls, and later, by the resumeTimer, if no
+// caller waits. If callers wait and one of them polls, afterPoll does nothing, because that caller
+// does the same when it stops polling. The caller holds no lock of the reader.
 func (i *nativeReader) afterPoll() {
 	switch {
 	case i.demand.Load() <= 0:
@@ -205,8 +211,8 @@ func (i *nativeReader) afterPoll() {
 	}
 }
 
-// resumeLoop makes the run loop watch the stream, and read if there is data. It does nothing if the
-// stream cannot be polled. It locks streamReader.mu.
+// resumeLoop makes the goroutine of run wait for data of the stream again, and read if there is
+// data. It does nothing if the stream cannot be polled. It locks streamReader.mu.
 func (i *nativeReader) resumeLoop() {
 	if i.stream.poller == nil {
 		return
@@ -219,10 +225,12 @@ func (i *nativeReader) resumeLoop() {
 // errMessageOpen is returned to the run loop while it must leave the open message to Read.
 var errMessageOpen = errors.New("a message is open")
 
-// read reads the next message for the run loop. It returns errMessageOpen while the inline bytes of an
-// open message are left to Read. That ends when a Read waits for them or a caller of Next waits for a
-// message, when the message is overdue, when the stream fails, or when an end is closing. read returns
-// errNoData if no message is complete, and otherwise the error of the stream. The caller holds readMu.
+// read reads the next message for receive. While the inline bytes of an earlier message are left in
+// the stream for Read, it returns errMessageOpen. It reads those bytes itself once a Read waits for
+// them or a caller of Next waits for a message, once the message is overdue, once the stream has
+// failed, or once an end is closing. If the stream can be polled and no message is complete, it
+// returns errNoData. Any other error has ended the stream. The caller holds readMu; read locks the
+// stream's mu.
 func (i *nativeReader) read() (*nativeIncoming, error) {
 	r := &i.stream
 	r.mu.Lock()
@@ -251,8 +259,9 @@ func (i *nativeReader) isEnding() bool {
 // blocked on a full stream. It returns no message early until it has read all data.
 const maxParked = 20 * time.Millisecond
 
-// park blocks the run loop until unpark, the end of the pipe, or for maxParked. In the last case it
-// marks the open message as overdue if it is still the same one.
+// park blocks the goroutine of run until unpark is called, until the pipe ends, or for maxParked.
+// In the last case it marks the open message, whose inline bytes are left to Read, as overdue if
+// that message was open already when the goroutine last read.
 func (i *nativeReader) park() {
 	r := &i.stream
 	t := time.NewTimer(maxParked)
@@ -268,8 +277,8 @@ func (i *nativeReader) park() {
 	}
 }
 
-// unpark makes the run loop check whether it must read, if it is parked or about to park. It does
-// not block.
+// unpark wakes the goroutine of nativeReader.run if it is parked or about to park, so that it
+// checks whether it must read. It does not block.
 func (r *streamReader) unpark() {
 	if !r.parked.Load() {
 		return

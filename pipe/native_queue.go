@@ -18,8 +18,9 @@ type block struct {
 	share    budgetShare
 }
 
-// blockFor returns a block of the queue to which n bytes are to be appended: the last one if they
-// fit in it, and otherwise a new one. The caller holds mu.
+// blockFor returns a block to which the caller appends n bytes: the last one in the queue if it
+// borrows no memory and has space for them, and otherwise a new one, which it adds to the queue.
+// The caller holds mu.
 func (o *nativeWriter) blockFor(n int) *block {
 	if o.blocks.Len() > 0 {
 		if b := *o.blocks.At(o.blocks.Len() - 1); b.borrowed == nil && len(b.data)+n <= blockSize {
@@ -31,19 +32,21 @@ func (o *nativeWriter) blockFor(n int) *block {
 	return b
 }
 
-// chargeBlock moves the share s of the budgets to b, which releases it when it is written, and
-// counts its bytes in the account of an unadmitted peer. It does not wait for the quota; send does.
+// chargeBlock adds the share s of the budgets to b; recycle releases it. It also charges the bytes
+// of s to the pipe's account of the quota Limits.UnadmittedBytes, without waiting for the quota.
+// The caller holds mu.
 func (o *nativeWriter) chargeBlock(b *block, s budgetShare) {
 	b.share.add(s)
 	o.pipe.account.Add(s.own)
 }
 
-// run writes blocks, one after the other, until the writer is stopped or the stream fails. It runs on a
-// goroutine of the pipe.
+// run writes the queued blocks, one after the other, until the writer is stopped or the stream
+// fails. It runs on a goroutine of the pipe.
 //
-// After an error no further bytes may be written, because a message is incomplete. The block stays in
-// unfinished until stopWriting releases it with the pipe's error. If the writer is stopped already, run
-// releases the block with the error of the stop.
+// If the stream fails, run writes no further bytes, because a message is incomplete, and calls
+// streamFailed. It leaves the block in o.unfinished, and stopWriting releases it with the pipe's
+// error. If the writer has been stopped before, run releases the block itself, with the error of
+// the stop.
 func (o *nativeWriter) run() {
 	for b := o.next(); b != nil; b = o.next() {
 		err := o.writeBlock(b)
@@ -67,9 +70,9 @@ func (o *nativeWriter) run() {
 	}
 }
 
-// next waits for a block to write and takes it: an unfinished one, or the first of the queue if no
-// other goroutine is writing. writing is then set until blockDone. It returns nil once the writer is
-// stopped.
+// next blocks until there is a block to write and returns it: o.unfinished or, if no other
+// goroutine is writing, the first block of the queue. It sets o.writing, which blockDone clears.
+// Once the writer is stopped it returns nil.
 func (o *nativeWriter) next() *block {
 	for {
 		o.mu.Lock()
@@ -100,10 +103,11 @@ func (o *nativeWriter) next() *block {
 	}
 }
 
-// writeBlock writes a block and returns the error of the stream. borrowedWrite.cancelLocked sets a
-// write deadline in the past so that borrowed memory is released. writeBlock then ends the operation of
-// that memory and continues with a copy of the bytes. The deadline may also have been set for an
-// earlier block.
+// writeBlock writes all bytes of b, also those that are borrowed from a message, and returns the
+// error of the stream. While it writes, borrowedWrite.cancelLocked may recall the borrowed memory
+// by a write deadline in the past. writeBlock then copies the remaining bytes, ends the operation
+// of that memory, removes the deadline and continues with the copy. The deadline may also have been
+// set for an earlier block; it is then only removed. It locks mu for this.
 func (o *nativeWriter) writeBlock(b *block) error {
 	data := b.data
 	var pieces [][]byte
@@ -133,16 +137,18 @@ func (o *nativeWriter) writeBlock(b *block) error {
 	}
 }
 
-// blockDone releases a block for which writing was set. If the block borrows memory, the operation of
-// that memory ends with err. The caller holds mu.
+// blockDone releases b, a block that the caller has written or given up, and clears o.writing, so
+// that the next block can be taken. If b borrows memory of a message, the operation of that memory
+// ends with err. It wakes goroutines that wait until the writer is idle. The caller holds mu.
 func (o *nativeWriter) blockDone(b *block, err error) {
 	o.writing = false
 	o.recycle(b, err)
 	o.signalIdle()
 }
 
-// recycle releases a block, its share of the budgets and its bytes in the account. If the block borrows
-// memory, the operation of that memory ends with err. The caller holds mu.
+// recycle releases b's share of the budgets and its bytes of the quota, and returns b to the pool
+// of blocks unless it is large. If b borrows memory of a message, the operation of that memory ends
+// with err, nil for success. The caller holds mu.
 func (o *nativeWriter) recycle(b *block, err error) {
 	if b.borrowed != nil {
 		b.borrowed.err = err
@@ -167,8 +173,10 @@ type borrowedWrite struct {
 	recalled bool
 }
 
-// cancelLocked implements canceler. It releases the message's memory early; the message is still
-// sent, from a copy of the remaining bytes, and the operation ends without an error.
+// cancelLocked implements canceler: it gives the message's memory back early. The message is still
+// sent, from a copy of the remaining bytes, so the operation ends without an error and the argument
+// is not used. If the run loop is writing the block, it makes the copy a moment later. The caller
+// holds mu of the sender.
 func (l *borrowedWrite) cancelLocked(error) {
 	switch {
 	case l.recalled:

@@ -14,10 +14,11 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/internal/native"
 )
 
-// startTransfers makes the channels receive the parts that are not inline into the memory in a. If the
-// sender left devices to the receiver, it sends the peer a TARGETS frame. If the message was aborted or
-// the session has ended, it starts no transfer and returns an error. Otherwise the caller must call
-// wait.
+// startTransfers makes the channels receive the parts that are not inline into the memory in a, and
+// counts the Read as under way until finish. If the sender has left the choice of devices to this
+// end, it also sends the peer a TARGETS frame with the devices of a. If the message was aborted or
+// the session has ended, it starts no transfer and returns an error. If it returns nil, the caller
+// must call wait before a may be reused.
 func (in *nativeIncoming) startTransfers(a Allocation) error {
 	i := in.reader
 	i.mu.Lock()
@@ -58,9 +59,9 @@ func (in *nativeIncoming) startTransfers(a Allocation) error {
 	return nil
 }
 
-// startTransfer makes channel c receive one part into b, which belongs to c until partDone. index is
-// the index of the payload or tensor. l is the pipe's entry for c, or nil for a payload. The caller
-// holds recvMu.
+// startTransfer makes channel c receive one part into b, which belongs to c until partDone. index
+// is the index of the payload or tensor. l is the pipe's entry for c, or nil for a payload. If the
+// message has been aborted, startTransfer also aborts the transfer. The caller holds recvMu.
 func (in *nativeIncoming) startTransfer(l *pipeChannel, c channel.Channel, index int, b device.Buffer) {
 	id := transferID(in.Incoming.pipe.role != channel.RoleListen, in.number, index)
 	in.reader.mu.Lock()
@@ -75,9 +76,11 @@ func (in *nativeIncoming) startTransfer(l *pipeChannel, c channel.Channel, index
 	}
 }
 
-// partDone records that a channel has received a part of n bytes or has failed with err, and no longer
-// uses its memory. l is nil for a payload. A failure of the channel itself cancels the message. If the
-// error only means that the peer is gone or has aborted the message, wait waits for the reason.
+// partDone records that a channel no longer uses the memory of a part: it has received the n bytes,
+// or has failed with err. l is the pipe's entry for the channel, nil for a payload. If the channel
+// itself has failed, partDone cancels the message, unless the message has an error already. If err
+// only means that the peer is gone or has aborted the message, or that this end has closed, the
+// reason comes later, and wait waits for it. partDone locks nativeReader.mu.
 func (in *nativeIncoming) partDone(l *pipeChannel, n int, err error) {
 	conn := "bulk"
 	if l != nil {
@@ -108,13 +111,14 @@ func (in *nativeIncoming) partDone(l *pipeChannel, n int, err error) {
 	}
 }
 
-// wait waits until all parts have been received or have failed, and returns the message's error. If
-// ctx ends first it cancels the message, with an error that matches ErrCancelled. In any case no
-// channel uses the memory any more when it returns.
+// wait blocks until all parts have been received or have failed, and returns the message's error,
+// nil if all were received. If ctx ends first, wait cancels the message; the error then matches
+// ErrCancelled, unless the message was aborted before or all parts have arrived all the same. When
+// wait returns, no channel uses the memory any more.
 //
-// If a part has failed and the reason is not known, wait also waits until it is: the peer has aborted
-// the message, or the pipe is down. Both are learned from other connections, possibly later. It waits
-// until ctx ends or for twice closeFrameTimeout at most.
+// If a part has failed because the peer has aborted the message or the connection has ended, wait
+// also blocks until the reason is known, from the peer's ABORT frame or the end of the pipe. It
+// does this until ctx ends, and for twice closeFrameTimeout at most.
 func (in *nativeIncoming) wait(ctx context.Context) error {
 	select {
 	case <-in.done:
@@ -148,9 +152,10 @@ func (in *nativeIncoming) wait(ctx context.Context) error {
 	return cmp.Or(in.reader.pipe.Err(), in.err)
 }
 
-// copyInline copies or decompresses the inline parts into a. Their bytes are in frame, or in the buffer
-// that has received them. Copies to a device may still be under way, in the order of its stream, when
-// it returns. The error is that of decompressInline or copyTensor.
+// copyInline copies or decompresses the inline parts, which are in memory of the pipe, into a. If a
+// buffer of a is on a device, its copy may still be under way when copyInline returns, in the order
+// of the buffer's stream. It stops at the first error, which is that of decompressInline or
+// copyTensor.
 func (in *nativeIncoming) copyInline(ctx context.Context, a Allocation) error {
 	for k := range in.parts.Payloads {
 		part := &in.parts.Payloads[k]
@@ -180,9 +185,10 @@ func (in *nativeIncoming) copyInline(ctx context.Context, a Allocation) error {
 	return nil
 }
 
-// copyTensor copies data, an inline tensor, to dst, in the order of dst's stream. If the host
-// cannot address dst, data stays in use after the return, so frameInUse is set. If ctx ends while
-// it waits for the stream it returns an error.
+// copyTensor copies data, the bytes of an inline tensor, to dst, in the order of dst's stream. If
+// dst is not host memory, the copy may still read data after the return, so copyTensor sets
+// in.frameInUse, and Release does not reuse data. If dst is host memory with a stream, it waits for
+// the stream. Errors are those of copyTo, awaitStream and device.CopyHost.
 func (in *nativeIncoming) copyTensor(ctx context.Context, dst device.Buffer, data []byte) error {
 	if p, ok := dst.Contiguous(); ok && dst.Stream() == nil {
 		copy(p, data)
@@ -212,9 +218,10 @@ func awaitStream(ctx context.Context, b device.Buffer) error {
 	return ready.Synchronize(ctx)
 }
 
-// readInlineBytes reads the remaining inline bytes of an open message from src: to the memory of
-// Read or, if Read has not set it, to memory of the pipe. After an error, also errNoData, the next
-// call continues. The caller holds streamReader.mu.
+// readInlineBytes reads the remaining inline bytes of an open message from src, and returns nil
+// once it has all of them. It reads into the memory that Read has set, or otherwise into memory of
+// the pipe, and keeps their remaining number in in.inlineLeft. After an error, also errNoData, the
+// next call continues where this one stopped. The caller holds streamReader.mu.
 func (in *nativeIncoming) readInlineBytes(src io.Reader) (err error) {
 	if in.inlineDst == nil {
 		in.inlineBuf, err = readGrowing(src, in.inlineBuf, in.inlineLength, &in.memory, in.cost()-in.inlineLength)
@@ -232,11 +239,11 @@ func (in *nativeIncoming) readInlineBytes(src io.Reader) (err error) {
 	return nil
 }
 
-// receiveInline waits until the inline bytes of a message that was returned early have been received,
-// and reads them itself as far as they arrive soon. It reports whether they went straight to a;
-// otherwise copyInline must copy them. If ctx ends first, the error matches ErrCancelled; if the pipe
-// ends first, it is that of the pipe. After receiveInline has returned, the pipe does not write to a
-// any more.
+// receiveInline waits until the inline bytes of a message have been received, and for a bounded
+// time reads them itself. The result is true if they were read straight into a. It is false if they
+// are in memory of the pipe, from which copyInline must copy them. If ctx ends first, the error
+// matches ErrCancelled; if the pipe ends first, it is that of the pipe; the first result then has
+// no meaning. Once receiveInline has returned, the goroutines of the pipe do not write to a.
 func (in *nativeIncoming) receiveInline(ctx context.Context, a Allocation) (bool, error) {
 	r := &in.reader.stream
 	r.mu.Lock()
@@ -266,9 +273,9 @@ func (in *nativeIncoming) receiveInline(ctx context.Context, a Allocation) (bool
 	return placed, nil // all were received
 }
 
-// pollInline polls for the inline bytes of the open message for a bounded time, and reports whether all
-// have been received. If it reports false the run loop is resumed and reads the rest. An error of the
-// stream is kept in r.err. The caller holds mu.
+// pollInline polls for the inline bytes of the open message for a bounded time, and reports whether
+// all have been received. If it reports false, the goroutine of nativeReader.run continues in its
+// place. An error of the stream is kept in r.err. The caller holds mu.
 func (r *streamReader) pollInline(ctx context.Context) bool {
 	for range maxPartialPolls {
 		err := r.readInline()
@@ -286,9 +293,11 @@ func (r *streamReader) pollInline(ctx context.Context) bool {
 	return false
 }
 
-// setInlineTarget makes the memory of a the destination of the inline bytes, and reports true. It
-// changes nothing and reports false if a tensor of a is not contiguous host memory without a stream, or
-// if bytes have been read to memory of the pipe. The caller holds streamReader.mu.
+// setInlineTarget makes the memory of a the destination of the inline bytes that are read from now
+// on, and reports true. The reader writes to that memory until all bytes are received or skipInline
+// is called. If a tensor of a is not contiguous memory of cpu:0 without a stream, or if bytes have
+// been read to memory of the pipe, it reports false, and the bytes go to memory of the pipe. The
+// caller holds streamReader.mu.
 func (in *nativeIncoming) setInlineTarget(a Allocation) bool {
 	if in.inlineBuf != nil {
 		return false

@@ -23,8 +23,9 @@ func (f fromHost) DeviceDescriptors() map[device.Device]string {
 	return all
 }
 
-// Read enqueues the copy of an inline tensor to a device on the device's stream. The copy may run
-// after the message has been released.
+// TestNativeInlineTensorToDevice checks that Read enqueues the copy of an inline tensor on the
+// stream of the device buffer and returns. The copy has the right bytes even if it runs after the
+// message was released and others have reused its memory.
 func TestNativeInlineTensorToDevice(t *testing.T) {
 	kind := npu.NewKind()
 	t.Cleanup(kind.Close)
@@ -54,7 +55,8 @@ func TestNativeInlineTensorToDevice(t *testing.T) {
 	require.Equal(t, pattern(1000, 1), got)
 }
 
-// Read writes to host memory with a stream only after the stream has done its work.
+// TestNativeInlineTensorToStream checks that Read of an inline tensor into host memory with a
+// stream writes to the memory only after the stream has done its earlier work.
 func TestNativeInlineTensorToStream(t *testing.T) {
 	kind := npu.NewKind()
 	t.Cleanup(kind.Close)
@@ -75,8 +77,9 @@ func TestNativeInlineTensorToStream(t *testing.T) {
 	require.Equal(t, pattern(10, 1), memory)
 }
 
-// If a channel fails to receive a part, Read aborts the message. The message may be released and
-// reused as soon as Read returns.
+// TestNativeFailedReadReleasesMessage checks that if a channel fails to receive a part, Read
+// returns the channel's error and the write completes without an error. The message can be released
+// as soon as Read returns; later messages that reuse its memory arrive intact.
 func TestNativeFailedReadReleasesMessage(t *testing.T) {
 	client, server := connect(t, nativePath(), func(o *pipe.Options) {
 		o.Channels[0].Factory = failingRecv{basic.New()}
@@ -107,8 +110,9 @@ type failingRecvChannel struct{ channel.Channel }
 
 func (c failingRecvChannel) Recv(_ uint64, _ device.Buffer, done func(error)) { go done(errEnough) }
 
-// Close discards the messages without a Read, and leaves those alone that are being read and
-// released concurrently.
+// TestNativeCloseWhileMessagesAreReleased checks that Close discards the messages that no Read has
+// claimed. It does not touch messages that other goroutines read and release at the same time, and
+// both ends close without an error.
 func TestNativeCloseWhileMessagesAreReleased(t *testing.T) {
 	p := nativePath()
 	a, b := newContext(t, p), newContext(t, p)
@@ -171,7 +175,8 @@ func (c *recvAfterAbortChannel) Abort(id uint64, cause error) {
 	c.once.Do(func() { close(c.aborted) })
 }
 
-// The sender aborts a message while the receiver gives the memory to a channel.
+// TestNativeAbortDuringRecv checks that if the sender aborts a message while Read passes its memory
+// to a channel, Read returns ErrAborted, the write returns the cause, and the pipe stays up.
 func TestNativeAbortDuringRecv(t *testing.T) {
 	path := nativePath()
 	ctx, cancel := cancelled(t)

@@ -53,7 +53,8 @@ func (i *nativeReader) init(p *nativePipe) {
 	i.earlyAborts.account = p.account
 }
 
-// attach gives the reader its stream, before any other method but init is called.
+// attach gives the reader the stream s, from which it reads all messages. It is called once, after
+// init and before any other method.
 func (i *nativeReader) attach(s transport.Stream) {
 	i.stream.init(i.pipe, s)
 	if i.stream.poller != nil {
@@ -61,7 +62,10 @@ func (i *nativeReader) attach(s transport.Stream) {
 	}
 }
 
-// next implements engine. It first polls for a message.
+// next implements engine: it returns the next message that the peer has not aborted. It first polls
+// for a message for a bounded time and then blocks. If ctx ends first, the error wraps the cause of
+// ctx; if this end closes the pipe, it wraps ErrClosed; after the last message, the error with
+// which the pipe has ended.
 func (p *nativePipe) next(ctx context.Context) (*Incoming, error) {
 	i := &p.in
 	for {
@@ -92,9 +96,9 @@ func (p *nativePipe) next(ctx context.Context) (*Incoming, error) {
 	}
 }
 
-// takeReady returns in, which the caller has received from ready. If other callers wait for
-// messages it first resumes the run loop: the inline bytes of in may precede their messages in the
-// stream.
+// takeReady returns in, which the caller has received from i.ready. If further callers wait for
+// messages, it first makes the goroutine of run read on, because the inline bytes of in may precede
+// their messages in the stream.
 func (i *nativeReader) takeReady(in *nativeIncoming) *nativeIncoming {
 	if i.demand.Load() > 0 {
 		i.resumeLoop()
@@ -102,9 +106,9 @@ func (i *nativeReader) takeReady(in *nativeIncoming) *nativeIncoming {
 	return in
 }
 
-// deliver prepares in for its return by Next or TryNext: it releases the message's share of the
-// read-ahead budget. If the peer has aborted the message, it ends the message and reports false;
-// the caller then drops it.
+// deliver prepares in for its return by Next or TryNext, and reports whether they may return it. It
+// releases the message's share of the read-ahead budget. If the peer has aborted the message,
+// deliver ends it, counts it as read and reports false; the caller then drops in.
 func (i *nativeReader) deliver(in *nativeIncoming) bool {
 	if in.readAhead > 0 {
 		i.readAhead.Release(in.readAhead)
@@ -124,13 +128,13 @@ func (i *nativeReader) isAborted(in *nativeIncoming) bool {
 	return in.aborted != nil
 }
 
-// run reads messages until the stream ends, and then closes ready. It is the run loop, a goroutine of
-// the pipe.
+// run receives messages until the message stream ends, and then closes i.ready. It runs on a
+// goroutine of the pipe.
 //
-// If the peer has closed its end, run then ends this direction too. Before that it waits until all
-// writes of this end are complete; the peer discards these messages. Once the session has ended no Read
-// of parts that are not inline may begin. Those under way have CloseTimeout to end, because all their
-// bytes have been sent; after that the pipe fails.
+// If the peer has closed its end in an orderly way, run then waits until this end's writes are
+// complete and ends the message stream of this end too. Once the session has ended, no Read of
+// parts that are not inline may begin. Reads under way have CloseTimeout to end, because the peer
+// has sent all their bytes; if they do not, the pipe fails.
 func (i *nativeReader) run() {
 	i.finish(i.receiveAll())
 	close(i.ready)
@@ -158,9 +162,9 @@ func (i *nativeReader) run() {
 	}
 }
 
-// receiveAll reads messages until the stream or the pipe fails, and returns the error, io.EOF for
-// an orderly end. While there is no data it blocks in Poller.Wait, and while the inline bytes of a
-// message are left to Read it parks.
+// receiveAll receives messages until the stream or the pipe fails, and returns the error, which is
+// io.EOF for an orderly end. While there is no data it blocks in Poller.Wait, and while the inline
+// bytes of a message are left to Read it blocks in park.
 func (i *nativeReader) receiveAll() error {
 	for {
 		switch err := i.receive(); err {
@@ -175,10 +179,11 @@ func (i *nativeReader) receiveAll() error {
 	}
 }
 
-// receive reads messages and enqueues them, until it returns errNoData, errMessageOpen or the error of
-// the stream or pipe. A message must be admitted by the read-ahead budget before its descriptor is
-// decoded, because that takes a multiple of its bytes. The descriptor of a message that is returned
-// early has been decoded already, and such a message ends the call with errMessageOpen.
+// receive reads messages and enqueues them, until it returns errNoData, errMessageOpen or the error
+// of the stream or pipe. It waits for the read-ahead budget before it decodes a message, because
+// the decoded message takes a multiple of its bytes. It returns errMessageOpen while the inline
+// bytes of a message are left to Read, also directly after it has enqueued such a message, whose
+// descriptor has been decoded already. It locks readMu.
 func (i *nativeReader) receive() error {
 	i.readMu.Lock()
 	defer i.readMu.Unlock()
@@ -210,14 +215,15 @@ func (i *nativeReader) receive() error {
 	}
 }
 
-// nativeError returns err, an error about a frame of the peer, as one that matches ErrProtocol,
-// ErrLimit or ErrChecksum. It returns nil for nil.
+// nativeError returns err, an error about a frame of the peer, as one that matches ErrChecksum if
+// the checksum is wrong, ErrProtocol and ErrLimit if a limit is exceeded, and otherwise
+// ErrProtocol. It returns nil for nil.
 func nativeError(err error) error {
 	if err == nil {
 		return nil
 	}
-	if errors.Is(err, native.ErrChecksum) {
-		return errors.Join(ErrChecksum, err)
+	if errors.Is(err, ErrChecksum) {
+		return err
 	}
 	if errors.Is(err, native.ErrLimit) {
 		return protocolError("%w: %w", ErrLimit, err)
@@ -225,8 +231,10 @@ func nativeError(err error) error {
 	return protocolError("%w", err)
 }
 
-// enqueue numbers a message and passes it to a receiver from NextCh, or to ready if there is no
-// receiver. It blocks while ready is full. If the pipe goes down first it returns the cause. The caller
+// enqueue numbers in and passes it on: to a goroutine that receives from the channel of NextCh, if
+// there is one, in is not aborted and no earlier message is queued, and otherwise to i.ready. In
+// the first case it releases the message's share of the read-ahead budget; in the second it blocks
+// while i.ready is full. If the pipe goes down first, it returns the error of the pipe. The caller
 // holds readMu.
 func (i *nativeReader) enqueue(in *nativeIncoming) error {
 	i.register(in)
@@ -245,8 +253,9 @@ func (i *nativeReader) enqueue(in *nativeIncoming) error {
 	}
 }
 
-// register numbers a message. If it has parts that are not inline it enters it in open, so that the
-// peer can abort it, or marks it as aborted if the peer has done that already.
+// register numbers in, in the order of the calls. If in has parts that are not inline, register
+// enters it in i.open, so that the peer's ABORT frame finds it; if the peer has aborted the message
+// already, register marks it as aborted instead. The caller holds readMu.
 func (i *nativeReader) register(in *nativeIncoming) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -263,7 +272,8 @@ func (i *nativeReader) register(in *nativeIncoming) {
 }
 
 // handleAbort acts on the peer's ABORT frame for the message with this number: it aborts the
-// message's transfers, or keeps the abort for a message that has not arrived. A finished message is
+// message's transfers, or keeps the abort for a message that has not arrived. reason is the text of
+// the frame, which the message's error then has. A message that is finished or has no transfers is
 // left alone. The error matches ErrProtocol if too many aborts precede their messages.
 func (i *nativeReader) handleAbort(number uint64, reason string) error {
 	i.mu.Lock()
@@ -278,11 +288,12 @@ func (i *nativeReader) handleAbort(number uint64, reason string) error {
 	return i.earlyAborts.add(number, reason)
 }
 
-// finish handles the end of the message stream with err. If err is io.EOF it waits for the peer's close
-// frame. If there is one, it closes peerEnded, and the pipe stays up, so that received messages can be
-// read. In all other cases it fails the pipe. A close frame does not make any other end orderly,
-// because messages may be missing: a peer that closes ends its message stream before its session, also
-// where both ends close at once.
+// finish handles err, with which the message stream has ended. If err is io.EOF, it waits for the
+// peer's close frame, for twice closeFrameTimeout at most. If the frame has come, finish sets
+// p.end, the error that Next returns after the last message, closes the channel peerEnded, and does
+// not fail the pipe, so that received messages can be read. In all other cases it fails the pipe:
+// after another error messages may be missing, even if there is a close frame, because a peer that
+// closes ends its message stream before its session.
 func (i *nativeReader) finish(err error) {
 	p := i.pipe
 	if err != io.EOF { // an error that wraps io.EOF is the end of the session
@@ -310,9 +321,8 @@ func (i *nativeReader) finish(err error) {
 	close(p.peerEnded)
 }
 
-// awaitReads waits until no Read of parts that are not inline is under way, or the pipe is down. If
-// ctx ends first the error matches ErrCloseTimeout. Close calls it before it sends the close frame,
-// at which the peer would cancel those transfers.
+// awaitReads blocks until no Read of parts that are not inline is under way, or the pipe is down,
+// and then returns nil. If ctx ends first the error matches ErrCloseTimeout.
 func (i *nativeReader) awaitReads(ctx context.Context) error {
 	i.mu.Lock()
 	i.readsDone = cmp.Or(i.readsDone, make(chan struct{}))
@@ -325,8 +335,8 @@ func (i *nativeReader) awaitReads(ctx context.Context) error {
 	return nil
 }
 
-// countReads adds n, which may be negative, to reads, and closes readsDone when there are none. The
-// caller holds mu.
+// countReads adds n, which may be negative or 0, to i.reads, the number of Reads under way of parts
+// that are not inline. If the sum is 0 it wakes the callers of awaitReads. The caller holds mu.
 func (i *nativeReader) countReads(n int) {
 	i.reads += n
 	if i.reads == 0 && i.readsDone != nil {
@@ -335,8 +345,10 @@ func (i *nativeReader) countReads(n int) {
 	}
 }
 
-// drain discards messages that are not claimed and those that arrive while the pipe closes, so that
-// the peer's writes complete. It returns when the run loop has ended or the pipe is down.
+// drain discards the messages that are queued or arrive while the pipe closes, and those that Next
+// has returned and that have parts that are not inline, so that the peer's writes complete. It
+// leaves out messages that a Read or Discard has claimed. It returns when the peer has ended its
+// messages or the pipe is down.
 func (p *nativePipe) drain() {
 	i := &p.in
 	i.resumeLoop()
@@ -365,8 +377,9 @@ func (p *nativePipe) drain() {
 	}
 }
 
-// releaseUnused releases the memory that only further messages would need, since the application
-// may keep a Pipe that has ended. All goroutines of the pipe must have ended.
+// releaseUnused drops the partially received message and the stored aborts, which are of no use
+// without further messages, since the application may keep a Pipe that has ended. Messages that
+// were received stay usable. All goroutines of the pipe must have ended.
 func (i *nativeReader) releaseUnused() {
 	i.stream.mu.Lock()
 	i.stream.in = nil

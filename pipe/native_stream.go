@@ -67,10 +67,11 @@ func (r pollReader) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// read returns the next message. It returns errNoData if the message is not complete and the stream can
-// be polled. If early is set, read may return a message whose inline bytes are still in the stream. The
-// descriptor of such a message is decoded, and its body is nil. Any other message has a body and is not
-// decoded yet. An error of the stream is kept for all later calls. The caller holds mu.
+// read returns the next message. If early is true, it may return a message whose inline bytes are
+// still in the stream; the descriptor of that message is decoded, and its body is nil. Any other
+// message has a body and is not decoded yet. If the stream can be polled and no message is
+// complete, read returns errNoData. It keeps any other error in r.err and returns it from all later
+// calls. If the error is not nil, the message must not be used. The caller holds mu.
 func (r *streamReader) read(early bool) (*nativeIncoming, error) {
 	if r.err != nil {
 		return nil, r.err
@@ -82,8 +83,10 @@ func (r *streamReader) read(early bool) (*nativeIncoming, error) {
 	return in, err
 }
 
-// readMessage is read without the check of r.err and without keeping the error. The caller holds
-// mu.
+// readMessage returns the next message. If early is true, it may return a message whose inline
+// bytes are still in the stream. The error is errNoData if the message is not complete, that of the
+// stream, or one of decode or nativeError if the message is invalid. Unlike read it neither checks
+// nor sets r.err. The caller holds mu.
 func (r *streamReader) readMessage(early bool) (*nativeIncoming, error) {
 	if err := r.readInline(); err != nil {
 		return nil, midMessage(err)
@@ -122,9 +125,10 @@ func (r *streamReader) readMessage(early bool) (*nativeIncoming, error) {
 	return in, nativeError(err)
 }
 
-// readDescriptor reads the body of r.in up to its inline bytes into frame. It reports false, having
-// read nothing, if the message is to be read whole: it is small, has a checksum, or its descriptor
-// is not in the buffer. The caller holds mu.
+// readDescriptor reads the body of r.in up to its inline bytes into r.in.frame, and reports true.
+// It reads nothing and reports false if the message must be read as a whole: it is small, it has a
+// checksum, a part is compressed or not inline, or r.src has not buffered the whole descriptor. The
+// caller holds mu.
 func (r *streamReader) readDescriptor() bool {
 	if r.header.CRC || r.header.Length <= readBuffer {
 		return false
@@ -139,9 +143,10 @@ func (r *streamReader) readDescriptor() bool {
 	return true
 }
 
-// readInline reads the bytes that precede the next header. It reads the inline bytes of the open
-// message, which is then no longer open, and discards the bytes that are to be skipped. After an error,
-// also errNoData, the next call continues. The caller holds mu.
+// readInline reads the bytes that precede the next message header, and returns nil once it has.
+// They are the inline bytes of the open message, which is then no longer open and whose waiting
+// Read it wakes, and the bytes of a discarded message, which it throws away. After an error, also
+// errNoData, the next call continues where this one stopped. The caller holds mu.
 func (r *streamReader) readInline() error {
 	if r.open != nil {
 		if err := r.open.readInlineBytes(r.src); err != nil {
@@ -164,9 +169,10 @@ func (r *streamReader) readInline() error {
 	return nil
 }
 
-// skipInline reports whether in is the open message. If it is, its inline bytes that are still in the
-// stream will be discarded, and the run loop is resumed. After that the memory to which they were being
-// read is not used. It locks mu.
+// skipInline makes the reader skip the inline bytes of in that are still in the stream, if in is
+// the open message, and reports true. From then on the reader does not use the memory to which it
+// was reading those bytes. If in is not the open message, skipInline does nothing and reports
+// false. It locks mu.
 func (r *streamReader) skipInline(in *nativeIncoming) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -179,10 +185,12 @@ func (r *streamReader) skipInline(in *nativeIncoming) bool {
 	return true
 }
 
-// readGrowing reads from src into buf until buf has n bytes, and returns it. After an error it returns
-// buf with the bytes read so far. It grows buf stepwise, by frameStep or to double its size, so that a
-// peer cannot make it allocate much by announcing a large n. Before it allocates, it raises held to the
-// capacity plus beside bytes. The error is that of src, or matches ErrLimit if the peer is evicted.
+// readGrowing reads from src into buf until buf has n bytes, and returns the extended slice, which
+// has buf's memory or new memory. After an error it returns the slice with the bytes read so far.
+// It grows the memory stepwise, by frameStep or to double its size, so that a peer cannot make it
+// allocate much by announcing a large n. Before it allocates, it raises held to the capacity plus
+// beside bytes; a nil held counts nothing. The error is that of src, or matches ErrLimit if the
+// peer is evicted.
 func readGrowing(src io.Reader, buf []byte, n int, held *charge, beside int) ([]byte, error) {
 	for len(buf) < n {
 		step := min(n-len(buf), max(frameStep, len(buf), cap(buf)-len(buf)))

@@ -38,8 +38,9 @@ const (
 	partEnded
 )
 
-// transferID returns the id of the transfer of one part of a message. Ids are unique in both
-// directions of a channel: the highest bit is set if the server sends.
+// transferID returns the id of the transfer of one part: the payload or tensor with this index of
+// the message with this number. Both directions of a channel share the ids, so the highest bit is
+// set if the server sends.
 func transferID(serverSends bool, number uint64, index int) uint64 {
 	id := native.TransferID(number, uint16(index))
 	if serverSends {
@@ -51,8 +52,9 @@ func transferID(serverSends bool, number uint64, index int) uint64 {
 // payloadLane is the lane of the bulk mover that carries payloads.
 const payloadLane = 0
 
-// start passes the parts whose target is known to their channels, and starts the timer of the message's
-// deadline. The caller holds nativeWriter.mu.
+// start makes the channels send all parts except the tensors whose target device the receiver
+// chooses; resolve sends those later. If the message has a deadline, start also starts the timer
+// that cancels the operation then. The caller holds nativeWriter.mu.
 func (op *nativeWriteOp) start() {
 	for k := range op.parts {
 		part := &op.parts[k]
@@ -69,8 +71,8 @@ func (op *nativeWriteOp) start() {
 	op.expireAt(op.msg.Deadline)
 }
 
-// sendTensor passes the tensor of part k to the channel to target. The channel must exist. The caller
-// holds nativeWriter.mu.
+// sendTensor makes the channel to the device target send the tensor of part k, whose memory the
+// channel uses until partDone. There must be such a channel. The caller holds nativeWriter.mu.
 func (op *nativeWriteOp) sendTensor(k int, target device.Device) {
 	part := &op.parts[k]
 	b := op.msg.Tensors[part.index].Buffer
@@ -89,9 +91,10 @@ func (op *nativeWriteOp) send(k int, b device.Buffer) {
 	part.channel.Send(part.id, b, func(err error) { op.partDone(k, err) })
 }
 
-// resolve sends the tensors whose devices the receiver has chosen to the devices in chosen, in order.
-// If the number of devices is wrong, or no channel serves one, the error matches ErrProtocol. The
-// caller holds nativeWriter.mu.
+// resolve makes the channels send the tensors whose devices the receiver chooses, in order, to the
+// devices in chosen. If the number of devices is wrong, or no channel reaches one, the error
+// matches ErrProtocol; earlier tensors may have been passed to their channels then. The caller
+// holds nativeWriter.mu.
 func (op *nativeWriteOp) resolve(chosen []device.Device) error {
 	for k := range op.parts {
 		part := &op.parts[k]
@@ -113,10 +116,11 @@ func (op *nativeWriteOp) resolve(chosen []device.Device) error {
 	return nil
 }
 
-// partDone records that a channel has sent part k, or has failed with err, and no longer uses its
-// memory. A failure of the channel aborts the message. If the error means that the peer is gone or this
-// end has closed, the part ends when the pipe fails, with the pipe's error. partDone locks
-// nativeWriter.mu.
+// partDone records that a channel has sent part k, or has failed with err, and no longer uses the
+// part's memory. If the channel itself has failed, partDone aborts the message. If err means that
+// the peer is gone or this end has closed, the operation ends later, when stopWriting fails it. An
+// error has no effect once the operation has an error or the peer has cancelled the message.
+// partDone locks nativeWriter.mu.
 func (op *nativeWriteOp) partDone(k int, err error) {
 	op.out.mu.Lock()
 	defer op.out.mu.Unlock()
@@ -143,15 +147,17 @@ func (op *nativeWriteOp) endPart(k int) {
 	}
 }
 
-// abort fails the operation with err and sends the peer an ABORT frame with the reason. The caller
-// holds nativeWriter.mu.
+// abort makes err the error of the operation, unless it has one, aborts its transfers, and sends
+// the peer an ABORT frame with err as the reason. The operation is done once the channels have
+// released their memory. The caller holds nativeWriter.mu.
 func (op *nativeWriteOp) abort(err error) {
 	op.out.pipe.control.send(&native.Control{Kind: native.Abort, Number: op.number, Text: closeReason(err)})
 	op.fail(err)
 }
 
-// fail sets the error of the operation, unless it has one, and ends its parts: the operation is
-// done once the channels have released their memory. The caller holds nativeWriter.mu.
+// fail sets the error of the operation to err, unless it has one, and aborts its transfers with
+// err. The operation is done once the channels have released their memory, which may be before fail
+// returns. The caller holds nativeWriter.mu.
 func (op *nativeWriteOp) fail(err error) {
 	if op.err == nil {
 		op.err = err
@@ -173,9 +179,10 @@ func (op *nativeWriteOp) abortParts(cause error) {
 	op.completeIfDone()
 }
 
-// completeIfDone completes the operation when all its parts have ended: it releases the message,
-// its compressed forms and its share of the budgets, and closes done. If the peer has cancelled the
-// message the result is nil. The caller holds nativeWriter.mu.
+// completeIfDone completes the operation if all its parts have ended, and otherwise does nothing.
+// It releases the message, its compressed forms and its share of the budgets, counts a message
+// without an error as sent, and wakes the callers that wait for the operation. If the peer has
+// cancelled the message the operation has no error. The caller holds nativeWriter.mu.
 func (op *nativeWriteOp) completeIfDone() {
 	if op.pending > 0 || op.state == opDone {
 		return
@@ -193,7 +200,10 @@ func (op *nativeWriteOp) completeIfDone() {
 	op.out.signalIdle()
 }
 
-// cancelLocked implements canceler: it aborts the message, unless that has been done.
+// cancelLocked implements canceler: it makes an error that matches ErrCancelled and cause the error
+// of the operation, aborts its transfers and sends the peer an ABORT frame. It does nothing if the
+// operation has an error already or the peer has cancelled the message. The caller holds
+// nativeWriter.mu.
 func (op *nativeWriteOp) cancelLocked(cause error) {
 	if op.err == nil && !op.peerCancelled {
 		op.abort(op.out.pipe.errorFor("write", "", fmt.Errorf("%w: %w", ErrCancelled, cause)))

@@ -48,7 +48,8 @@ func (o *nativeWriter) init(p *nativePipe) {
 	o.ops = map[uint64]*nativeWriteOp{}
 }
 
-// attach gives the writer its stream, before any other method but init is called.
+// attach gives the writer the stream s, to which it writes all messages. It is called once, after
+// init and before any other method.
 func (o *nativeWriter) attach(s transport.Stream) {
 	o.stream = s
 	o.poller, _ = s.(transport.Poller)
@@ -84,8 +85,8 @@ func (p *nativePipe) send(ctx context.Context, m *Message) (number uint64, op *W
 	return number, op, nil
 }
 
-// check returns the size of m, or an error if the pipe has failed or m cannot be sent: it does not
-// fit the limits or channels, or its deadline has passed.
+// check returns the size of m if m can be sent. It returns an *Error if the pipe has ended, if m
+// does not fit the limits or the channels of the pipe, or if m's deadline has passed.
 func (o *nativeWriter) check(m *Message) (messageSize, error) {
 	p := o.pipe
 	if err := p.Err(); err != nil {
@@ -106,9 +107,11 @@ func (o *nativeWriter) check(m *Message) (messageSize, error) {
 }
 
 // start numbers m and writes or enqueues its descriptor and inline parts. Before that it passes the
-// other parts to their channels, so that the peer cannot ask for them earlier. It returns the number
-// and the operation, which is nil if m's memory may be reused already. The caller holds mu and has
-// acquired cost(size) of the budgets; start becomes the owner of these bytes and of forms.
+// parts that are not inline to their channels, so that the peer cannot ask for a part before its
+// channel has it; tensors whose target device the receiver chooses follow later. It returns the
+// number of m and an operation that ends when m's memory may be reused, or nil if that is so
+// already. The caller has acquired o.cost(size) bytes of the budgets; start takes these bytes and
+// forms. The caller holds mu.
 func (o *nativeWriter) start(m *Message, size *messageSize, forms *compressedForms) (uint64, *WriteOp) {
 	number := o.count
 	o.count++
@@ -148,11 +151,12 @@ func (o *nativeWriter) start(m *Message, size *messageSize, forms *compressedFor
 	return number, &op.WriteOp
 }
 
-// describe fills in o.frame for m, without the bytes of the parts, and returns the number of parts that
-// are not inline. A part is inline if it is within the limits of a part and of the message, which
-// payloads use up before tensors. A tensor that is not empty must also be in host memory of cpu:0
-// without a stream, and its target device must be cpu:0 or unset. o.frame refers to the metadata of m
-// until Reset. The caller holds mu.
+// describe fills in o.frame for m, without the bytes of the parts, and returns the number of parts
+// that are not inline. A part is inline if its length on the wire, that of its compressed form in
+// forms if it has one, is within the limit for a part and the inline bytes that are left to the
+// message; payloads come before tensors. A tensor that is not empty must also be in memory of cpu:0
+// without a stream, and its target device must be cpu:0 or unset. o.frame refers to the metadata of
+// m until o.frame.Reset. The caller holds mu.
 func (o *nativeWriter) describe(m *Message, size *messageSize, forms *compressedForms) (large int) {
 	f := &o.frame
 	f.Metadata, f.Timeout = m.Metadata, 0
@@ -202,9 +206,9 @@ func (o *nativeWriter) describe(m *Message, size *messageSize, forms *compressed
 	return large
 }
 
-// encode copies the message m that o.frame describes, with its inline parts, to a block, which takes
-// the share of the budgets. forms are the compressed forms of m, nil if there are none. The caller
-// holds mu.
+// encode copies the descriptor and the inline parts of m, which o.frame describes, to a block of
+// the queue. The block takes share, m's share of the budgets. forms has the compressed forms of m's
+// parts, nil if there are none. encode does not wake the goroutine of run. The caller holds mu.
 func (o *nativeWriter) encode(m *Message, forms *compressedForms, share budgetShare) {
 	b := o.blockFor(o.frame.EncodedSize())
 	o.chargeBlock(b, share)
@@ -225,8 +229,9 @@ func (o *nativeWriter) encode(m *Message, forms *compressedForms, share budgetSh
 	}
 }
 
-// appendPart appends the bytes of a part to dst and returns the extended slice. They are form, the
-// compressed form of the part, or if form is nil those of b, which must be in host memory.
+// appendPart appends copies of the bytes of a part to dst and returns the extended slice. The bytes
+// are those of form, the compressed form of the part. If form is nil they are those of b, which
+// must then be in host memory.
 func appendPart(dst []byte, b device.Buffer, form [][]byte) []byte {
 	if p, ok := b.Contiguous(); ok && form == nil {
 		return append(dst, p...)
@@ -240,9 +245,10 @@ func appendPart(dst []byte, b device.Buffer, form [][]byte) []byte {
 	return dst
 }
 
-// handleTargets acts on the peer's TARGETS frame: the tensors go to the devices in it. It ignores a
-// frame for a message that has ended or was aborted. If the message was not sent, or the devices do not
-// fit it, the error matches ErrProtocol.
+// handleTargets acts on the peer's TARGETS frame c: it sends the tensors whose devices the receiver
+// chooses to the devices in c. It ignores a frame for a message that was aborted or has no
+// transfers under way. If the message was not sent, or the devices do not fit it, the error matches
+// ErrProtocol. It locks mu.
 func (o *nativeWriter) handleTargets(c *native.Control) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -259,8 +265,9 @@ func (o *nativeWriter) handleTargets(c *native.Control) error {
 	return op.resolve(c.Devices)
 }
 
-// handleCancel acts on the peer's CANCEL frame for the message with this number: its transfers are
-// aborted, and the write completes without an error. A message that has ended is left alone.
+// handleCancel acts on the peer's CANCEL frame for the message with this number: it aborts the
+// message's transfers, and the write completes without an error. It ignores a frame for a message
+// without transfers under way. It locks mu.
 func (o *nativeWriter) handleCancel(number uint64) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -270,8 +277,8 @@ func (o *nativeWriter) handleCancel(number uint64) {
 	}
 }
 
-// cancelAll aborts all transfers, because the peer closes and does not receive them; the writes
-// complete without an error.
+// cancelAll aborts all transfers under way, because the peer closes and does not receive them.
+// Their writes complete without an error. It locks mu.
 func (o *nativeWriter) cancelAll() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -284,9 +291,11 @@ func (o *nativeWriter) cancelAll() {
 // errPeerCancelled is the error given to channels for transfers that the peer has cancelled.
 var errPeerCancelled = errors.New("the peer does not want it")
 
-// stopWriting implements engine. Queued and further writes fail with err at once. Operations whose
-// parts channels are sending fail once the channels have released the memory; stopWriting does not wait
-// for that. Only the first call has an effect.
+// stopWriting implements engine: it ends the writes that have not completed with err, and makes
+// further ones fail with err, unless they are rejected with another error already. Queued writes
+// fail before it returns. A write of which channels are sending parts fails once the channels have
+// released the memory, and one whose bytes a goroutine is writing ends with that goroutine's write;
+// stopWriting does not wait for these. A second call has no effect.
 func (p *nativePipe) stopWriting(err error) {
 	o := &p.out
 	o.mu.Lock()

@@ -9,7 +9,8 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
 
-// inBothDialects runs f with a pipe of each dialect in virtual time.
+// inBothDialects runs f once for each dialect, as a subtest in virtual time (testing/synctest),
+// with the two ends of a new pipe.
 func inBothDialects(t *testing.T, f func(t *testing.T, client, server *pipe.Pipe)) {
 	for _, p := range []path{nativePath(), memPath()} {
 		t.Run(string(p.dialect), func(t *testing.T) {
@@ -21,8 +22,8 @@ func inBothDialects(t *testing.T, f func(t *testing.T, client, server *pipe.Pipe
 	}
 }
 
-// nextLater calls Next in a goroutine. The channel receives the message, and is closed on
-// errors.
+// nextLater calls p.Next in a new goroutine and returns a channel. The channel receives the message
+// if Next returns one, and is then closed.
 func nextLater(t *testing.T, p *pipe.Pipe) <-chan *pipe.Incoming {
 	out := make(chan *pipe.Incoming, 1)
 	go func() {
@@ -35,7 +36,8 @@ func nextLater(t *testing.T, p *pipe.Pipe) <-chan *pipe.Incoming {
 	return out
 }
 
-// A receiver from NextCh gets the next message even if a call of Next has waited longer.
+// TestNextChReceivesWhileNextBlocks checks that a goroutine that receives from NextCh gets the next
+// message even if a call of Next has waited longer. The call of Next gets the message after it.
 func TestNextChReceivesWhileNextBlocks(t *testing.T) {
 	inBothDialects(t, func(t *testing.T, client, server *pipe.Pipe) {
 		next := nextLater(t, server)
@@ -58,7 +60,8 @@ func TestNextChReceivesWhileNextBlocks(t *testing.T) {
 	})
 }
 
-// A receiver from NextCh gets nothing while Next has not returned all earlier messages.
+// TestNextChKeepsTheOrder checks that a receiver from NextCh gets no message while earlier ones
+// have not been returned by Next.
 func TestNextChKeepsTheOrder(t *testing.T) {
 	inBothDialects(t, func(t *testing.T, client, server *pipe.Pipe) {
 		write(t, client, message(1, []int{1}, nil))
@@ -83,8 +86,8 @@ func TestNextChKeepsTheOrder(t *testing.T) {
 	})
 }
 
-// A message that its sender aborts before it is read is not delivered, neither from Next
-// nor from NextCh.
+// TestNextChAfterAbort checks that a message that its sender aborts before it is returned is
+// returned neither by Next nor by NextCh. The messages around it are.
 func TestNextChAfterAbort(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client, server := connect(t, nativePath(), func(o *pipe.Options) { o.Limits.ReadAheadBytes = 1 })

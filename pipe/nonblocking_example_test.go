@@ -4,14 +4,15 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/tensorpipe-go/tensorpipe/channel/xth"
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 	"github.com/tensorpipe-go/tensorpipe/transport/mem"
 )
 
 // A client has one goroutine that is always in Next. A caller sends a request and then reads the
-// messages of the pipe itself until its reply is there, so that the reply needs no switch of
-// goroutines. The server reads and answers on one goroutine, and never blocks in Write: its peer may
-// be waiting for it to read.
+// messages of the pipe itself, with TryNext and NextCh, until its reply has arrived, so that the
+// reply needs no switch of goroutines. The server reads and answers on one goroutine, which never
+// blocks in Write, because the client may be waiting for it to read.
 func Example_nonBlocking() {
 	ctx := context.Background()
 	c, client, server := openExamplePipe(ctx)
@@ -82,17 +83,22 @@ func Example_nonBlocking() {
 	// Output: reply to request
 }
 
-// send sends m without blocking the caller. The order of messages is kept only among those that
-// TryWrite accepts.
+// send sends m without blocking the caller: with TryWrite or, if TryWrite does not accept m, with
+// Write on a new goroutine, which uses m after send has returned. Only messages that TryWrite
+// accepts keep their order. Errors are ignored.
 func send(ctx context.Context, p *pipe.Pipe, m *pipe.Message) {
 	if taken, err := p.TryWrite(m); !taken && err == nil {
 		go func() { _ = p.Write(ctx, m) }() // an error is that of the pipe, which Next returns too
 	}
 }
 
-// openExamplePipe opens a pipe within this process. Closing the context closes both ends.
+// openExamplePipe opens a pipe within this process and returns both of its ends. Closing the
+// returned context closes both.
 func openExamplePipe(ctx context.Context) (c *pipe.Context, client, server *pipe.Pipe) {
-	c, err := pipe.New(pipe.Options{Transports: []pipe.TransportEntry{{Name: "mem", Transport: mem.New(nil)}}})
+	c, err := pipe.New(pipe.Options{
+		Transports: []pipe.TransportEntry{{Name: "mem", Transport: mem.New(nil)}},
+		Channels:   []pipe.ChannelEntry{{Name: xth.Name, Factory: xth.New()}},
+	})
 	check(err)
 	l, err := c.Listen(ctx, "mem://")
 	check(err)

@@ -37,7 +37,8 @@ func connectNPUs(t *testing.T, kinds bool) npuPair {
 	return p
 }
 
-// alloc allocates a buffer on device i of kind, on a new stream.
+// alloc allocates a buffer of n bytes on the i-th device of kind, on a new stream, and returns
+// both. They live until kind is closed.
 func alloc(t *testing.T, kind *delayed.Kind, i, n int) (device.Buffer, *delayed.Stream) {
 	s, err := kind.NewStream(kind.Devices()[i])
 	require.NoError(t, err)
@@ -46,8 +47,9 @@ func alloc(t *testing.T, kind *delayed.Kind, i, n int) (device.Buffer, *delayed.
 	return b, s.(*delayed.Stream)
 }
 
-// A device kind that the package does not know works: source and target devices differ,
-// messages mix kinds, and each tensor is copied in the order of its stream.
+// TestUnknownDeviceKind checks that tensors on a device kind that the package does not know arrive:
+// between different devices, mixed with host tensors in one message, and each in the order of its
+// stream.
 func TestUnknownDeviceKind(t *testing.T) {
 	p := connectNPUs(t, false)
 	name, ok := p.client.Plan().Channel(device.Device{Kind: "npu"}, device.Device{Kind: "npu", Index: 1})
@@ -98,8 +100,8 @@ func (f oneDevice) DeviceDescriptors() map[device.Device]string {
 	return map[device.Device]string{f.device: f.Factory.DeviceDescriptors()[f.device]}
 }
 
-// The device that the receiver chooses is sent to the sender, which uses the channel to
-// that device.
+// TestChosenDeviceDecidesTheChannel checks that if the receiver chooses the device of a tensor, the
+// sender uses the channel to that device.
 func TestChosenDeviceDecidesTheChannel(t *testing.T) {
 	first := device.Device{Kind: npu.Name}
 	for _, path := range []path{memPath(), nativePath()} {
@@ -161,7 +163,9 @@ func TestTargetOfAnotherKind(t *testing.T) {
 	require.NoError(t, op.Wait(testContext(t)))
 }
 
-// Discarding needs memory on the device, and so the kind in Options.Kinds.
+// TestDiscardOnUnknownDevice checks that in the compatible dialect Discard of a tensor for a device
+// needs the device's kind in Options.Kinds, to allocate memory. Without the kind it fails with
+// ErrAllocation, and the message can still be read.
 func TestDiscardOnUnknownDevice(t *testing.T) {
 	for _, kinds := range []bool{true, false} {
 		p := connectNPUs(t, kinds)

@@ -19,7 +19,9 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/uv"
 )
 
-// both returns a context with two transports, of which mem has the higher priority.
+// both returns a context with two transports, uv and mem, of which mem has the higher priority, and
+// the channel basic. The options are changed by adjust, and the context is closed at the end of the
+// test.
 func both(t *testing.T, network *mem.Network, adjust ...func(*pipe.Options)) *pipe.Context {
 	return newContext(t, path{opts: func() pipe.Options {
 		return pipe.Options{
@@ -33,7 +35,8 @@ func both(t *testing.T, network *mem.Network, adjust ...func(*pipe.Options)) *pi
 	}}, adjust...)
 }
 
-// A pipe opened over one transport moves to the best one that both ends share.
+// TestTransportIsUpgraded checks that a pipe that is dialled over one transport uses the best one
+// that both ends share, and the plan has the reason why the dialled one is not used.
 func TestTransportIsUpgraded(t *testing.T) {
 	network := mem.NewNetwork()
 	a, b := both(t, network), both(t, network)
@@ -51,7 +54,8 @@ func TestTransportIsUpgraded(t *testing.T) {
 	exchange(t, client, server, message(1, []int{10}, []int{20}))
 }
 
-// Two ends that cannot reach each other over the better transport use the other one.
+// TestTransportIsNotShared checks that if two ends cannot reach each other over the better
+// transport, the pipe uses the other one, and the plan has the reason.
 func TestTransportIsNotShared(t *testing.T) {
 	a, b := both(t, mem.NewNetwork()), both(t, mem.NewNetwork())
 	l, err := b.Listen(testContext(t), "uv://127.0.0.1:0", "mem://elsewhere")
@@ -64,8 +68,8 @@ func TestTransportIsNotShared(t *testing.T) {
 	require.Contains(t, server.Plan().String(), "the peer is in another domain")
 }
 
-// Without a common channel payloads are sent; writing a tensor fails with the reason, and
-// the pipe stays open.
+// TestNoCommonChannel checks that without a common channel a pipe opens and carries payloads.
+// Writing a tensor fails with ErrNoChannel and the names of the channels, and the pipe stays open.
 func TestNoCommonChannel(t *testing.T) {
 	path := memPath()
 	a := newContext(t, path, func(o *pipe.Options) { o.Channels[0].Name = "mine" })
@@ -137,7 +141,9 @@ func TestBadURLs(t *testing.T) {
 	require.ErrorContains(t, err, "no usable transport")
 }
 
-// Dial fails after HandshakeTimeout if the server does not answer.
+// TestHandshakeTimesOut checks that Dial fails with ErrHandshakeTimeout after HandshakeTimeout if
+// the server does not answer, and with the cause of its ctx if that has ended. Both count as failed
+// handshakes.
 func TestHandshakeTimesOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		network := mem.NewNetwork()
@@ -161,8 +167,8 @@ func TestHandshakeTimesOut(t *testing.T) {
 	})
 }
 
-// Pipes that are not accepted within HandshakeTimeout are closed and do not block later
-// ones.
+// TestPipeIsNotAccepted checks that a pipe that finds the backlog of Accept full for
+// HandshakeTimeout is closed at both ends. An earlier one in the backlog can still be accepted.
 func TestPipeIsNotAccepted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		path := memPath()
@@ -210,7 +216,8 @@ func TestListenerCloseLeavesAcceptedPipes(t *testing.T) {
 	require.Error(t, err)
 }
 
-// A channel that does not work on this machine is not used, and each plan has the reason.
+// TestPlanHasReasonForNotViable checks that a channel that does not work on this machine is not
+// used; the next one by priority is. The plan has the channel's error as the reason.
 func TestPlanHasReasonForNotViable(t *testing.T) {
 	path := memPath()
 	client, _ := connect(t, path, func(o *pipe.Options) {

@@ -12,7 +12,7 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
 
-// TestParity runs the cases of TensorPipe's core tests on every path.
+// TestParity runs each case of the core tests of TensorPipe, the C++ library, on every path.
 func TestParity(t *testing.T) {
 	cpu, any := device.CPU(), device.Device{}
 	cases := map[string]func(t *testing.T, client, server *pathEnd){
@@ -55,8 +55,9 @@ func TestParity(t *testing.T) {
 	parity.Case(t, "tensorpipe/core.ClosingAbortsOperations", closingAbortsOperations)
 }
 
-// bothWays queues all messages at one end before the other reads any, and starts all
-// reads before it waits for one, in both directions one after the other.
+// bothWays checks that messages arrive from the client at the server, and after that from the
+// server at the client. In each direction it starts all writes before the first read, and all reads
+// before it waits for one.
 func bothWays(t *testing.T, client, server *pathEnd, messages ...*pipe.Message) {
 	for _, from := range []*pathEnd{client, server} {
 		var writes []*pathWrite
@@ -70,7 +71,8 @@ func bothWays(t *testing.T, client, server *pathEnd, messages ...*pipe.Message) 
 	}
 }
 
-// readAll starts to read messages in the order in which they were written.
+// readAll receives the descriptors of writes at the end to, in the order of the writes, starts to
+// read each message, and returns the reads without waiting for them.
 func readAll(t *testing.T, to *pathEnd, writes []*pathWrite) []*pathRead {
 	var reads []*pathRead
 	for _, w := range writes {
@@ -98,8 +100,8 @@ func clientPingSerial(t *testing.T, client, server *pathEnd) {
 	requireWritten(t, w)
 }
 
-// clientPingInline reads in the goroutine that handles descriptors, while the
-// writer blocks.
+// clientPingInline checks that a message arrives if the server reads it on the goroutine that calls
+// Next, while the client waits for its write.
 func clientPingInline(t *testing.T, client, server *pathEnd) {
 	type handled struct {
 		d    *pipe.Descriptor

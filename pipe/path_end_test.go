@@ -20,9 +20,9 @@ type pathEnd struct {
 	open     uint64       // of tensors, those for which the peer has not chosen a device yet
 }
 
-// onPathEnds runs f over each path of a dialect with a fresh pipe. It checks that both
-// ends use that path and, after f, that its channel has carried exactly the tensors
-// that f wrote.
+// onPathEnds runs f as a subtest on each path of the dialect, with the two ends of a new pipe. It
+// requires that both ends use that path, and, after f, that the path's channel has carried exactly
+// the tensors that f wrote.
 func onPathEnds(t *testing.T, dialect pipe.Dialect, f func(t *testing.T, client, server *pathEnd)) {
 	for _, path := range pathsOf(dialect) {
 		t.Run(path.name, func(t *testing.T) {
@@ -41,8 +41,8 @@ func onPathEnds(t *testing.T, dialect pipe.Dialect, f func(t *testing.T, client,
 // channel returns the name of the path's only channel.
 func (p path) channel() string { return p.opts().Channels[0].Name }
 
-// requirePlan checks that the pipe uses the dialect, the transport and the channel of
-// its path, and has the inline limit by which tests choose their tensors.
+// requirePlan requires that the pipe's plan has the dialect, the transport and the only channel of
+// e.path, and the inline limit by which tests choose the sizes of tensors.
 func (e *pathEnd) requirePlan(t *testing.T) {
 	t.Helper()
 	plan := e.Plan()
@@ -52,8 +52,8 @@ func (e *pathEnd) requirePlan(t *testing.T) {
 	require.Equal(t, e.path.inline, plan.Inline)
 }
 
-// requireCarried checks the counters of the pipe: all messages of both directions, and
-// every tensor that is not empty on the channel of the path.
+// requireCarried requires that the pipe's counters are those of the messages that both ends have
+// written, and that the path's channel has carried each tensor that is not empty.
 func (e *pathEnd) requireCarried(t *testing.T) {
 	t.Helper()
 	s := e.Stats()
@@ -62,8 +62,8 @@ func (e *pathEnd) requireCarried(t *testing.T) {
 	require.Equal(t, []pipe.ChannelStats{{Name: e.path.channel(), Sent: e.tensors, Received: e.peer.tensors}}, s.Channels)
 }
 
-// large returns sizes of tensors that are not inline: n[i] bytes more than the limit.
-// A tensor of 0 bytes stays empty.
+// large makes sizes of tensors too large to be inline: it adds the inline limit to each n that is
+// not 0, in place, and returns n.
 func (e *pathEnd) large(n ...int) []int {
 	for i := range n {
 		if n[i] > 0 {
@@ -81,7 +81,8 @@ type pathWrite struct {
 	open    uint64 // tensors for which the peer has to choose a device
 }
 
-// write starts to write m.
+// write starts to write m, counts its messages and bytes for requireCarried, and returns the write
+// without waiting for it. It requires that each tensor is empty or too large to be inline.
 func (e *pathEnd) write(t *testing.T, m *pipe.Message) *pathWrite {
 	t.Helper()
 	w := &pathWrite{from: e, message: m}
@@ -107,9 +108,9 @@ func (e *pathEnd) write(t *testing.T, m *pipe.Message) *pathWrite {
 	return w
 }
 
-// next receives the descriptor of w. It checks that a tensor for which this end has
-// to choose a device was not sent: the channel counts a tensor before its message is sent
-// if the target is known, and else when the reply arrives.
+// next waits for the message of w and returns it. It also requires that the sender has not sent any
+// tensor for which this end still has to choose a device: the counter of the sender's channel must
+// not include such tensors.
 func (e *pathEnd) next(t *testing.T, w *pathWrite) *pipe.Incoming {
 	t.Helper()
 	in, err := e.Next(testContext(t))
@@ -137,7 +138,8 @@ type pathRead struct {
 	done chan error
 }
 
-// read starts to read in, which w wrote, into host memory.
+// read starts to read in, the message of the write w, into new host memory, and returns the read
+// without waiting for it.
 func (e *pathEnd) read(t *testing.T, in *pipe.Incoming, w *pathWrite) *pathRead {
 	t.Helper()
 	w.from.open -= w.open
@@ -147,14 +149,16 @@ func (e *pathEnd) read(t *testing.T, in *pipe.Incoming, w *pathWrite) *pathRead 
 	return r
 }
 
-// expect waits until all has arrived and compares it with m.
+// expect waits until the read has ended, and requires that it has succeeded and that the message
+// equals m.
 func (r *pathRead) expect(t *testing.T, m *pipe.Message) {
 	t.Helper()
 	require.NoError(t, <-r.done)
 	same(t, m, r.in.Descriptor(), r.a)
 }
 
-// message returns the message that was read, for an echo.
+// message returns the received message as one that can be sent back. It shares the memory that was
+// read.
 func (r *pathRead) message() *pipe.Message { return r.in.Descriptor().Message(r.a) }
 
 func requireWritten(t *testing.T, writes ...*pathWrite) {

@@ -46,8 +46,8 @@
 //
 // # Events
 //
-// [Options].Events is a struct of optional functions that are called when a pipe is opened, rejects a
-// path, writes or reads a message, makes a writer wait for a budget, loses its peer, or ends.
+// [Options].Events is a struct of optional functions that are called when a pipe is opened, rejects
+// a path, writes or reads a message, makes a writer wait for a budget, loses its peer, or ends.
 //
 // # Memory
 //
@@ -168,24 +168,27 @@ type engine interface {
 	disconnect(cause error)
 }
 
-// Plan returns the path of the pipe and the rejected candidates. The caller must not change
-// it.
+// Plan returns the path of the pipe and the rejected candidates. Each call returns the same
+// pointer, which the pipe uses too; the caller must not change the plan.
 func (p *Pipe) Plan() *Plan { return p.plan }
 
 // Peer returns the name of the other end: at the server the context name that the client
 // sent, at the client the dialled URL.
 func (p *Pipe) Peer() string { return p.peer }
 
-// RemoteAddr returns the address of the other end of the first connection.
+// RemoteAddr returns the address of the peer's end of the pipe's first connection, in the form of
+// the transport.
 func (p *Pipe) RemoteAddr() string { return p.addr }
 
-// Confirms reports whether the peer can confirm messages; see WriteConfirmed.
+// Confirms reports whether the peer supports confirmations. If not, WriteConfirmed fails with
+// ErrNoControl.
 func (p *Pipe) Confirms() bool { return p.engine.confirms() }
 
-// TLS returns the TLS state of the first connection, with the peer's certificates, and true. Without
-// TLS it returns false. The other connections of the pipe have the same transport and TLS
-// configuration. Connections that a channel such as mpt opens itself have those of the channel's
-// transport.
+// TLS returns the TLS state of the connection that carries the session or, in the compatible
+// dialect, the descriptors, with the peer's certificates, and true. If that connection does not use
+// TLS, it returns a zero state and false. The other connections of the pipe have the same transport
+// and TLS configuration, except those that a channel such as mpt opens itself: they have those of
+// the channel's transport.
 func (p *Pipe) TLS() (tls.ConnectionState, bool) {
 	if state := transport.IdentityOf(p.first).TLS; state != nil {
 		return *state, true
@@ -208,7 +211,7 @@ func (p *Pipe) Err() error {
 // bytes. Messages are returned in the order in which they were sent. Next may be called again
 // before the message is read, within the read-ahead limits. If ctx ends first the error wraps the
 // cause of ctx. Once the peer has closed its end and all its messages were returned, the error
-// matches ErrPeerClosed; after Close it matches ErrClosed.
+// matches ErrPeerClosed; after Close it matches ErrClosed; after a failure it is that of the pipe.
 func (p *Pipe) Next(ctx context.Context) (*Incoming, error) {
 	if p.isClosing() {
 		return nil, p.errorFor("next", "", ErrClosed)
@@ -220,11 +223,11 @@ func (p *Pipe) Next(ctx context.Context) (*Incoming, error) {
 	return in, err
 }
 
-// TryNext is Next without blocking: it spins for some microseconds, as Next does before it blocks,
-// and returns nil without an error if no message arrives in that time. After the last message it
-// returns the error of Next. A message that has been received is returned at once. Through shared
-// memory in the native dialect TryNext also receives messages itself, without a switch of
-// goroutines; on other paths only a goroutine of the pipe does.
+// TryNext returns the next message as Next does, but does not block: it spins for some microseconds
+// at most, and if no message arrives in that time, both results are nil. A message that has been
+// received is returned at once. After the last message, and after Close, it returns the error that
+// Next returns. Through shared memory in the native dialect TryNext receives messages itself,
+// without a switch of goroutines; on other paths only a goroutine of the pipe receives them.
 func (p *Pipe) TryNext() (*Incoming, error) {
 	if p.isClosing() {
 		return nil, p.errorFor("next", "", ErrClosed)
@@ -237,13 +240,13 @@ func (p *Pipe) TryNext() (*Incoming, error) {
 }
 
 // NextCh returns a channel that a goroutine can use in a select. The pipe sends the next message to
-// it, instead of returning it from Next, if a goroutine is receiving from the channel at that moment
-// and all earlier messages have been returned. The pipe never waits for a receiver and never closes
-// the channel, so another goroutine must be in Next.
+// it, instead of returning it from Next, if a goroutine is receiving from the channel at that
+// moment and all earlier messages have been returned. The pipe never waits for a receiver and never
+// closes the channel, so another goroutine must be in Next.
 func (p *Pipe) NextCh() <-chan *Incoming { return p.nextCh }
 
-// sendNext passes in to a goroutine that is receiving from NextCh. It does not block: if there is no
-// such goroutine it reports false, and the caller keeps in.
+// sendNext passes in to a goroutine that is receiving from the channel of NextCh, and reports true.
+// If there is no such goroutine, it reports false at once, and the caller keeps in.
 func (p *Pipe) sendNext(in *Incoming) bool {
 	select {
 	case p.nextCh <- in:
@@ -253,8 +256,9 @@ func (p *Pipe) sendNext(in *Incoming) bool {
 	}
 }
 
-// errorFor returns err as an *Error of this pipe for the call op and the connection conn, which may
-// be empty. If err is an *Error of this pipe already, its Conn and Err replace conn and err.
+// errorFor returns a new *Error of this pipe for the call op and the connection conn, which may be
+// empty. The *Error wraps err. If err is itself an *Error of this pipe, its Conn and Err are used
+// in place of conn and err, so that the result does not name the pipe twice.
 func (p *Pipe) errorFor(op, conn string, err error) error {
 	// Not errors.As: a cause that the application gave may wrap the error of another
 	// pipe, and must be kept whole.
@@ -264,8 +268,9 @@ func (p *Pipe) errorFor(op, conn string, err error) error {
 	return &Error{Op: op, Peer: p.peerName(), Conn: conn, Err: err}
 }
 
-// peerName returns the name of the other end, without unprintable characters, and its address, for
-// errors and profiler labels. It is the address alone if the name is empty or has the address.
+// peerName returns a text for errors and profiler labels: the name of the other end, without
+// unprintable characters, and its address in parentheses. It returns the address alone if the name
+// is empty or contains the address.
 func (p *Pipe) peerName() string {
 	if p.peer == "" || strings.Contains(p.peer, p.addr) {
 		return p.addr

@@ -7,7 +7,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A channel that is closed counts even if the context has ended too.
+// TestClosedBefore checks that closedBefore returns true if one of its channels is closed, even if
+// its context has ended too, and false if only the context has ended.
 func TestClosedBefore(t *testing.T) {
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()

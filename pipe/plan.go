@@ -35,10 +35,15 @@ type Plan struct {
 	Channels  []PlannedChannel `json:"channels"` // ordered by local, then remote device
 	Refused   []Refusal        `json:"refused"`  // rejected candidates, best first
 
-	// Inline is the largest size, in bytes, of a tensor or payload in host memory
-	// that is sent within its message, without a channel. It is 0 in the
-	// compatible dialect.
-	Inline int `json:"inline,omitempty"`
+	// Inline is the largest size, in bytes, of an inline part of a message that this
+	// end sends: a payload, or a tensor in host memory, that travels within the
+	// message, without a channel. InlineMessage is the most inline bytes of one
+	// message; parts beyond it are not inline. Over TCP they are 64 KiB and 1 MiB.
+	// Through shared memory both are 2 MiB: all parts of a message of at most that
+	// size are inline, and larger messages, and those with compressed parts, have the
+	// bounds of TCP. Both are 0 in the compatible dialect.
+	Inline        int `json:"inline,omitempty"`
+	InlineMessage int `json:"inline_message,omitempty"`
 }
 
 // PlannedChannel names a channel that moves tensors between two devices. A pair of devices
@@ -70,27 +75,31 @@ const (
 
 func (r Refusal) String() string { return string(r.Kind) + " " + r.Name + ": " + r.Reason }
 
-// Channel returns the name of the channel between a local and a remote device and true, or false if
-// there is none. If there are several, it returns the channel of the largest tensors.
+// Channel returns the name of the channel that moves tensors between the devices local and remote,
+// and true. If the plan has several for this pair, it returns the one for the largest tensors. If
+// it has none, it returns "" and false.
 func (p *Plan) Channel(local, remote device.Device) (string, bool) {
 	c, ok := find(p.Channels, func(c PlannedChannel) bool { return c.Local == local && c.Remote == remote })
 	return c.Channel, ok
 }
 
-// Equal reports whether two plans have the same choices and the same refusals.
+// Equal reports whether p and q have the same dialect, transport, inline sizes, channels and
+// refused candidates, each list in the same order. Neither may be nil.
 func (p *Plan) Equal(q *Plan) bool {
-	return p.Dialect == q.Dialect && p.Transport == q.Transport && p.Inline == q.Inline &&
+	return p.Dialect == q.Dialect && p.Transport == q.Transport && p.Inline == q.Inline && p.InlineMessage == q.InlineMessage &&
 		slices.Equal(p.Channels, q.Channels) && slices.Equal(p.Refused, q.Refused)
 }
 
-// String returns the plan as a table of a few lines.
+// String returns the plan as text for people: a table with a line for the dialect, the transport,
+// the inline sizes if there are any, each channel, and each refused candidate with the reason. A
+// plan without channels has a line for that.
 func (p *Plan) String() string {
 	var b strings.Builder
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(w, "dialect\t%s\n", p.Dialect)
 	fmt.Fprintf(w, "transport\t%s\n", p.Transport)
 	if p.Inline > 0 {
-		fmt.Fprintf(w, "up to %d bytes\tinside the message\n", p.Inline)
+		fmt.Fprintf(w, "inline\t%s\n", p.inlineText())
 	}
 	for _, c := range p.Channels {
 		fmt.Fprintf(w, "%s to %s\t%s\n", c.Local, c.Remote, c.text())
@@ -105,15 +114,36 @@ func (p *Plan) String() string {
 	return b.String()
 }
 
+// inlineText describes the inline parts of a message by their sizes.
+func (p *Plan) inlineText() string {
+	message := sizeText(p.InlineMessage)
+	if p.Inline == p.InlineMessage {
+		return "all parts of a message of up to " + message
+	}
+	return "parts of up to " + sizeText(p.Inline) + ", up to " + message + " of a message"
+}
+
+// sizeText returns n bytes as text, in the largest of the units MiB, KiB and byte of which n is a
+// multiple: "64 KiB".
+func sizeText(n int) string {
+	switch {
+	case n%(1<<20) == 0:
+		return fmt.Sprintf("%d MiB", n>>20)
+	case n%(1<<10) == 0:
+		return fmt.Sprintf("%d KiB", n>>10)
+	}
+	return fmt.Sprintf("%d bytes", n)
+}
+
 func (c PlannedChannel) text() string {
 	if c.Below == 0 {
 		return c.Channel
 	}
-	return fmt.Sprintf("%s below %d bytes", c.Channel, c.Below)
+	return c.Channel + " below " + sizeText(c.Below)
 }
 
-// comparePairs returns -1, 0 or 1 as a sorts before, with or after b: by the local device first,
-// then by the remote one.
+// comparePairs returns -1 if a sorts before b, 0 if they are equal and 1 if a sorts after b. Pairs
+// are ordered by the local device, and pairs with equal local devices by the remote device.
 func comparePairs(a, b devicePair) int {
 	return cmp.Or(compareDevices(a.local, b.local), compareDevices(a.remote, b.remote))
 }
@@ -128,16 +158,16 @@ type sizeClass struct {
 	from    int
 }
 
-// route lists the channels of a pair of devices by descending from. A tensor takes the first channel
-// whose from is not larger than the tensor. The from of the last channel is 0.
+// route lists the channels of a pair of devices by descending from. A tensor takes the first
+// channel whose from is not larger than the tensor. The from of the last channel is 0.
 type route []sizeClass
 
 // routes has a route for each pair of devices that a channel serves.
 type routes map[devicePair]route
 
-// extend appends the channel name for tensors of from bytes or more to r and returns the extended
-// route. If the last channel of r takes all of these tensors, it returns r. Both ends build their
-// routes with extend, from channels in the same order.
+// extend appends a channel to r and returns the extended slice: the channel called name, for
+// tensors whose size is at least the argument from. If the last channel of r takes all of these
+// tensors already, it returns r unchanged. The caller adds channels in the order of priority.
 func (r route) extend(name string, from int) route {
 	if len(r) > 0 && r[len(r)-1].from <= from {
 		return r
@@ -145,17 +175,18 @@ func (r route) extend(name string, from int) route {
 	return append(r, sizeClass{name, from})
 }
 
-// complete makes the last channel of r take all smaller tensors too, and returns r. It changes r, which
-// must not be empty.
+// complete lowers the minimum size of r's last channel to 0, so that it takes all smaller tensors
+// too, and returns r. It changes r in place. r must not be empty.
 func (r route) complete() route {
 	r[len(r)-1].from = 0
 	return r
 }
 
-// routesOf returns the server's routes for the pairs of devices in chosen, which has the first channel
-// of each. In the compatible dialect a pair has only this channel, for all sizes. In the native dialect
-// a pair has the channels for which usable reports that they can serve it, by their MinBytes. usable
-// must report true for the chosen channel.
+// routesOf returns the server's routes, for each pair of devices in chosen; chosen has the name of
+// the pair's first channel. If native is false, that channel is the whole route. Otherwise the
+// registered channels for which usable reports true follow each other in the order of r: each takes
+// the tensors of its MinBytes or more that no earlier channel takes, and is left out if there are
+// none; the last one takes all smaller tensors. usable must report true for the chosen channel.
 func (r *registry) routesOf(chosen map[devicePair]string, native bool, usable func(ChannelEntry, devicePair) bool) routes {
 	out := routes{}
 	for pair, name := range chosen {
@@ -174,9 +205,9 @@ func (r *registry) routesOf(chosen map[devicePair]string, native bool, usable fu
 	return out
 }
 
-// sizeClasses returns the routes in the form of the answer: the channels that are used, in order of
-// choice, each with the smallest size of its tensors. It returns nil if no pair has several
-// channels.
+// sizeClasses returns the routes in all in the form in which the server's answer has them: each
+// channel that a route has, in order of choice, with its MinBytes. If no route has several
+// channels, it returns nil.
 func (r *registry) sizeClasses(all routes) []wire.SizeClass {
 	sized := false
 	for _, rt := range all {
@@ -194,9 +225,11 @@ func (r *registry) sizeClasses(all routes) []wire.SizeClass {
 	return classes
 }
 
-// acceptRoutes returns the client's routes. In the compatible dialect, or if the answer has no size
-// classes, a pair of devices has only the channel in chosen. Otherwise the size classes determine the
-// channels of a pair. The error matches ErrProtocol.
+// acceptRoutes returns the client's routes, for each pair of devices in chosen; chosen has the name
+// of the pair's first channel. If native is false, or the answer has no size classes, that channel
+// is the whole route. Otherwise the size classes determine the route. The error matches
+// ErrProtocol: a size class is malformed, names a channel that this end has not offered, or
+// contradicts chosen.
 func (r *registry) acceptRoutes(chosen map[devicePair]string, answer *wire.BrochureAnswer, native bool) (routes, error) {
 	classes, err := answer.Sizes()
 	if err != nil {
@@ -227,15 +260,16 @@ func (r *registry) acceptRoutes(chosen map[devicePair]string, answer *wire.Broch
 	return out, nil
 }
 
-// serves reports whether the channel can serve a pair of devices. theirs are the peer's descriptors
-// for the channel.
+// serves reports whether the channel can move tensors between the two devices of pair. theirs has
+// the peer's device descriptors for this channel; if either end has none for its device, the result
+// is false.
 func (e ChannelEntry) serves(pair devicePair, theirs deviceDescriptors) bool {
 	ours, here := e.Factory.DeviceDescriptors()[pair.local]
 	remote, there := theirs[pair.remote]
 	return here && there && e.Factory.CanCommunicate(ours, remote)
 }
 
-// uses reports whether any of the routes has the named channel.
+// uses reports whether any of the routes in all has the channel with this name.
 func (all routes) uses(name string) bool {
 	for _, rt := range all {
 		if slices.ContainsFunc(rt, func(c sizeClass) bool { return c.channel == name }) {
@@ -245,14 +279,14 @@ func (all routes) uses(name string) bool {
 	return false
 }
 
-// unused returns a copy of refused, a list of channels, without the channels that a route has. A
-// channel that is not the first of any pair may still carry smaller tensors.
+// unused returns a copy of refused, a list of refused channels, without the channels that a route
+// has. A channel that was refused as the first of a pair may still carry smaller tensors.
 func (all routes) unused(refused []Refusal) []Refusal {
 	return slices.DeleteFunc(slices.Clone(refused), func(r Refusal) bool { return all.uses(r.Name) })
 }
 
-// used returns the channels that the routes have, sorted by name, so that both ends have them in
-// the same order.
+// used returns the entries of the channels that any of the routes in all has, sorted by name. Both
+// ends get the same order. The slice is new.
 func (r *registry) used(all routes) []ChannelEntry {
 	var out []ChannelEntry
 	for _, e := range r.channels {

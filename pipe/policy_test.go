@@ -1,6 +1,7 @@
 package pipe_test
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -13,7 +14,8 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/transport/mem"
 )
 
-// forEachEnd runs f with an option of the client, of the server, and of both.
+// forEachEnd runs f three times, as subtests: with option for the client, for the server, and for
+// both. The end without it gets a function that changes nothing.
 func forEachEnd(t *testing.T, option func(*pipe.Options), f func(t *testing.T, dials, listens func(*pipe.Options))) {
 	none := func(*pipe.Options) {}
 	t.Run("the client", func(t *testing.T) { f(t, option, none) })
@@ -21,7 +23,8 @@ func forEachEnd(t *testing.T, option func(*pipe.Options), f func(t *testing.T, d
 	t.Run("both ends", func(t *testing.T) { f(t, option, option) })
 }
 
-// twoChannels sets the dialect and two channels.
+// twoChannels returns a function that sets Options.Dialect and the channels xth and basic, of which
+// xth has the higher priority.
 func twoChannels(dialect pipe.Dialect) func(*pipe.Options) {
 	return func(o *pipe.Options) {
 		o.Dialect = dialect
@@ -32,7 +35,9 @@ func twoChannels(dialect pipe.Dialect) func(*pipe.Options) {
 	}
 }
 
-// onBoth runs f in each dialect with pairs of contexts that have both transports.
+// onBoth runs f as a subtest in each dialect, with option at the client, at the server and at both.
+// a and b are the contexts of client and server; both have the transports uv and mem and the
+// channels xth and basic.
 func onBoth(t *testing.T, option func(*pipe.Options), f func(t *testing.T, a, b *pipe.Context)) {
 	for _, dialect := range dialects() {
 		t.Run(string(dialect), func(t *testing.T) {
@@ -44,7 +49,7 @@ func onBoth(t *testing.T, option func(*pipe.Options), f func(t *testing.T, a, b 
 	}
 }
 
-// listen listens on both transports.
+// listen returns a listener of c at free addresses of both uv and mem.
 func listen(t *testing.T, c *pipe.Context) *pipe.Listener {
 	t.Helper()
 	l, err := c.Listen(testContext(t), "uv://127.0.0.1:0", "mem://")
@@ -52,8 +57,8 @@ func listen(t *testing.T, c *pipe.Context) *pipe.Listener {
 	return l
 }
 
-// requirePath requires that the plans of both ends have this path, and that the pipe
-// works.
+// requirePath requires that the plans of both ends have this transport and this channel between
+// host memory, and that a message passes through the pipe in both directions.
 func requirePath(t *testing.T, client, server *pipe.Pipe, transportName, channelName string) {
 	t.Helper()
 	for _, p := range []*pipe.Pipe{client, server} {
@@ -64,8 +69,8 @@ func requirePath(t *testing.T, client, server *pipe.Pipe, transportName, channel
 	exchange(t, client, server, message(1, []int{10}, []int{200_000}, device.CPU()))
 }
 
-// A required path is taken, whichever end has the policy, whatever the priorities are and
-// over whichever transport the handshake begins.
+// TestRequiredPathIsTaken checks that a required path is taken, whichever end has the policy,
+// whatever the priorities are and over whichever transport the handshake begins.
 func TestRequiredPathIsTaken(t *testing.T) {
 	option := func(o *pipe.Options) {
 		o.Policy.Transports.Require = []string{"uv"}
@@ -87,7 +92,8 @@ func TestRequiredPathIsTaken(t *testing.T) {
 	})
 }
 
-// A preference of either end goes before the priorities.
+// TestPreferredPathIsTaken checks that a transport and a channel that either end prefers are used,
+// even if others have a higher priority.
 func TestPreferredPathIsTaken(t *testing.T) {
 	option := func(o *pipe.Options) {
 		o.Policy.Transports.Prefer = []string{"uv"}
@@ -99,8 +105,9 @@ func TestPreferredPathIsTaken(t *testing.T) {
 	})
 }
 
-// If both ends have a preference the server's counts, separately for transports and
-// channels.
+// TestServerPreferenceGoesFirst checks that if both ends prefer different transports, or different
+// channels, the server's preference counts. Where the server has no preference for transports or
+// for channels, the client's counts.
 func TestServerPreferenceGoesFirst(t *testing.T) {
 	network := mem.NewNetwork()
 	prefer := func(transports, channels []string) func(*pipe.Options) {
@@ -116,8 +123,9 @@ func TestServerPreferenceGoesFirst(t *testing.T) {
 	requirePath(t, client, server, "uv", "xth")
 }
 
-// If no path is left the pipe is not opened. The error of the client and the log of the
-// server have the reason, whichever end has the policy.
+// TestUnmetPolicyFailsHandshake checks that if one end requires a transport or a channel that the
+// other end forbids, Dial fails. Its error and the log of the server have the reason, whichever end
+// has the requirement.
 func TestUnmetPolicyFailsHandshake(t *testing.T) {
 	for name, c := range map[string]struct {
 		option func(*pipe.Options)
@@ -161,7 +169,8 @@ func requireRejectedDial(t *testing.T, dialect pipe.Dialect, dials, listens func
 	require.NotContains(t, log.String(), pipe.ErrPeerClosed.Error())
 }
 
-// A policy that this end alone cannot meet fails before dialling.
+// TestUnsatisfiablePolicy checks that Dial fails with ErrPolicy and the reason, without a
+// connection, if the client's own policy excludes each transport that it requires.
 func TestUnsatisfiablePolicy(t *testing.T) {
 	a := both(t, mem.NewNetwork(), func(o *pipe.Options) {
 		o.Policy.Transports = pipe.Rule{Require: []string{"mem"}, Forbid: []string{"mem"}}
@@ -178,8 +187,8 @@ func TestForbiddenTransportIsNotDialled(t *testing.T) {
 	require.Equal(t, "uv", a.Refused()[0].Name)
 }
 
-// A client that does not support the dialect that the server requires receives that
-// reason.
+// TestClientReceivesDialectRejection checks that if the server requires a dialect that the client
+// does not support, Dial fails with ErrDialect and the text of the server's rejection.
 func TestClientReceivesDialectRejection(t *testing.T) {
 	network := mem.NewNetwork()
 	a := both(t, network, func(o *pipe.Options) { o.Dialect = pipe.DialectCompatible })
@@ -187,4 +196,35 @@ func TestClientReceivesDialectRejection(t *testing.T) {
 	_, err := a.Dial(testContext(t), listen(t, b).URLs()[0])
 	require.ErrorIs(t, err, pipe.ErrDialect)
 	require.ErrorContains(t, err, "the server rejects the pipe")
+}
+
+// TestUnknownNamesInAPolicy checks that New fails if the policy requires a name that no entry has,
+// also beside a known one, and logs a warning if the policy prefers or forbids such a name.
+func TestUnknownNamesInAPolicy(t *testing.T) {
+	options := func(p pipe.Policy, log *loglines.Lines) pipe.Options {
+		return pipe.Options{
+			Transports: []pipe.TransportEntry{{Name: "mem", Transport: mem.New(mem.NewNetwork())}},
+			Channels:   []pipe.ChannelEntry{{Name: "basic", Factory: basic.New()}},
+			Policy:     p, Logger: log.Logger(),
+		}
+	}
+	for want, policy := range map[string]pipe.Policy{
+		`bad options: Policy.Channels.Require: no channel "cmaa" (registered: basic)`:  {Channels: pipe.Rule{Require: []string{"basic", "cmaa"}}},
+		`bad options: Policy.Transports.Require: no transport "shm" (registered: mem)`: {Transports: pipe.Rule{Require: []string{"shm"}}},
+	} {
+		var log loglines.Lines
+		_, err := pipe.New(options(policy, &log))
+		require.ErrorIs(t, err, pipe.ErrOptions)
+		require.EqualError(t, err, want)
+	}
+	var log loglines.Lines
+	c, err := pipe.New(options(pipe.Policy{
+		Transports: pipe.Rule{Prefer: []string{"mem"}, Forbid: []string{"smh"}},
+		Channels:   pipe.Rule{Require: []string{"basic"}, Prefer: []string{"basic", "fast"}},
+	}, &log))
+	require.NoError(t, err)
+	require.NoError(t, c.Close())
+	require.Equal(t, 2, strings.Count(log.String(), "\n"), log.String())
+	require.Contains(t, log.String(), `level=WARN msg="unknown name in the policy" field=Policy.Transports.Forbid name=smh registered=mem`)
+	require.Contains(t, log.String(), `level=WARN msg="unknown name in the policy" field=Policy.Channels.Prefer name=fast registered=basic`)
 }

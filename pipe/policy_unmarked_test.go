@@ -10,9 +10,9 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/transport/mem"
 )
 
-// A C++ client accepts only the result of its own priorities. If the policy forbids that,
-// the server closes the connection without a rejection, which the client would not
-// understand.
+// TestPolicyWithUnmarkedClient checks that if the server's policy forbids the channel that a C++
+// client must get by its priorities, Dial fails with ErrPeerClosed and the server logs the reason.
+// The server sends no rejection, because a C++ client would not understand one.
 func TestPolicyWithUnmarkedClient(t *testing.T) {
 	anywhere := announcedChannel{announced{descriptors: map[device.Device]string{device.CPU(): "any"}, connections: 1}}
 	network := mem.NewNetwork()

@@ -11,14 +11,15 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
 
-// borrowedMessage returns a message that is too large to be copied if the stream has no
-// room: it is written from the caller's memory.
+// borrowedMessage returns a new message with inline parts that are too large to be copied: if the
+// stream is full, the pipe writes them later from the message's own memory. seed determines the
+// bytes.
 func borrowedMessage(seed int) *pipe.Message {
 	return message(seed, []int{200_000, 0, 1}, []int{300_000, 5})
 }
 
-// Messages for which the stream has no room are sent in order, whether they are copied or
-// borrowed.
+// TestPolledBorrowedPartsKeepOrder checks that messages that are written while the stream is full
+// arrive in order, no matter whether their bytes are copied or written from the caller's memory.
 func TestPolledBorrowedPartsKeepOrder(t *testing.T) {
 	client, server := connectPolled(t, newThrottle(1<<20))
 	var sent []*pipe.Message
@@ -37,8 +38,9 @@ func TestPolledBorrowedPartsKeepOrder(t *testing.T) {
 	}
 }
 
-// blockedWrites starts to write two borrowed messages to a stream without room. The first
-// one is being written.
+// blockedWrites blocks the client's stream and starts two writes, of messages that are written from
+// their own memory. When it returns, the first write is blocked in the stream and the second is
+// queued. It returns the operations, the messages, and a function that ends the context of both.
 func blockedWrites(t *testing.T, throttle *throttle, client *pipe.Pipe) (ops [2]*pipe.WriteOp, sent [2]*pipe.Message, cancel func()) {
 	ctx, cancel := cancelled(t)
 	throttle.blockWrites(true)
@@ -50,8 +52,9 @@ func blockedWrites(t *testing.T, throttle *throttle, client *pipe.Pipe) (ops [2]
 	return ops, sent, cancel
 }
 
-// If the context of a borrowed message ends, its write returns at once: the unsent part is
-// copied.
+// TestPolledCancelCopiesBorrowedParts checks that if the context of a write that waits for the
+// stream ends, the write returns at once without an error: the unsent bytes are copied. The message
+// arrives intact even if the caller then overwrites it.
 func TestPolledCancelCopiesBorrowedParts(t *testing.T) {
 	throttle := newThrottle(1 << 20)
 	client, server := connectPolled(t, throttle)
@@ -71,7 +74,8 @@ func TestPolledCancelCopiesBorrowedParts(t *testing.T) {
 	expect(t, server, message(7, []int{3}, nil))
 }
 
-// The write of a borrowed message ends with the pipe, and with its error.
+// TestPolledBorrowedPartsWhenPipeFails checks that a write from the caller's memory that waits for
+// the stream ends when the pipe ends, with the error of the pipe.
 func TestPolledBorrowedPartsWhenPipeFails(t *testing.T) {
 	for name, end := range map[string]struct {
 		by   func(client, server *pipe.Pipe)
@@ -92,7 +96,8 @@ func TestPolledBorrowedPartsWhenPipeFails(t *testing.T) {
 	}
 }
 
-// The write of a borrowed message ends with the classified error of the stream.
+// TestPolledBorrowedPartsWhenStreamFails checks that a write from the caller's memory fails when
+// the stream fails, with a *pipe.Error that matches ErrPeerLost and the error of the stream.
 func TestPolledBorrowedPartsWhenStreamFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		throttle := newThrottle(1 << 20)
@@ -110,8 +115,9 @@ func TestPolledBorrowedPartsWhenStreamFails(t *testing.T) {
 	})
 }
 
-// The write of a borrowed message also returns when the message's deadline passes while
-// the stream has no room.
+// TestPolledDeadlineCopiesBorrowedParts checks that a write that waits for the stream returns
+// without an error at the message's deadline: the unsent bytes are copied. The message arrives
+// intact even if the caller then overwrites it.
 func TestPolledDeadlineCopiesBorrowedParts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		throttle := newThrottle(1 << 20)
@@ -132,7 +138,8 @@ func TestPolledDeadlineCopiesBorrowedParts(t *testing.T) {
 	})
 }
 
-// Cancelling a borrowed message that is already sent does not affect later messages.
+// TestPolledCancelAfterBorrowedPartsAreSent checks that ending the context of a write whose bytes
+// are already sent has no effect: that message and the next one arrive intact.
 func TestPolledCancelAfterBorrowedPartsAreSent(t *testing.T) {
 	throttle := newThrottle(1 << 20)
 	client, server := connectPolled(t, throttle)
@@ -150,7 +157,8 @@ func TestPolledCancelAfterBorrowedPartsAreSent(t *testing.T) {
 	}
 }
 
-// Close waits until borrowed messages are sent.
+// TestPolledCloseWaitsForBorrowedParts checks that Close waits until messages that are written from
+// the caller's memory have been sent.
 func TestPolledCloseWaitsForBorrowedParts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		throttle := newThrottle(1 << 20)

@@ -45,7 +45,8 @@ func newThrottle(maxRead int) *throttle {
 	return t
 }
 
-// allow lets n more bytes be read.
+// allow sets the number of further bytes that readers of the stream may get to n, and wakes blocked
+// readers.
 func (t *throttle) allow(n int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -53,29 +54,32 @@ func (t *throttle) allow(n int) {
 	t.changed.Broadcast()
 }
 
-// setOnPoll sets the function that PollReadable calls.
+// setOnPoll sets the function that each call of PollReadable calls first, with the throttle locked;
+// nil for none.
 func (t *throttle) setOnPoll(f func()) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.onPoll = f
 }
 
-// setOnRead sets the function that is called with the size of each read from the message
-// stream.
+// setOnRead sets the function that is called with the size of each read from the message stream;
+// nil for none.
 func (t *throttle) setOnRead(f func(n int)) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.onRead = f
 }
 
-// stopCount returns how often Arm was called, with which a goroutine ends polling.
+// stopCount returns how often the pipe has called Arm, which it does when a goroutine stops
+// polling.
 func (t *throttle) stopCount() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.stops
 }
 
-// awaitCalls blocks until this many calls of PollReadable and Wait have not returned.
+// awaitCalls blocks until exactly polls goroutines are in PollReadable and exactly waits goroutines
+// are in Wait.
 func (t *throttle) awaitCalls(polls, waits int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -84,7 +88,7 @@ func (t *throttle) awaitCalls(polls, waits int) {
 	}
 }
 
-// blockWrites makes calls of Write block, or continue.
+// blockWrites makes calls of Write block while on is true. If on is false, blocked calls continue.
 func (t *throttle) blockWrites(on bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -92,7 +96,7 @@ func (t *throttle) blockWrites(on bool) {
 	t.changed.Broadcast()
 }
 
-// failWrites makes calls of Write fail.
+// failWrites makes blocked and further calls of Write return err.
 func (t *throttle) failWrites(err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -100,7 +104,7 @@ func (t *throttle) failWrites(err error) {
 	t.changed.Broadcast()
 }
 
-// awaitBlocked waits until n calls of Write block.
+// awaitBlocked blocks until exactly n calls of Write are blocked.
 func (t *throttle) awaitBlocked(n int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -212,7 +216,8 @@ func (s *polledStream) readAhead() {
 	}
 }
 
-// awaitDrained waits until few of the bytes that were read ahead are unread.
+// awaitDrained blocks until the pipe has taken all but 64 KiB of the bytes that were read ahead, or
+// the stream is closed.
 func (s *polledStream) awaitDrained() {
 	s.throttle.mu.Lock()
 	defer s.throttle.mu.Unlock()
@@ -260,7 +265,9 @@ func (s *polledStream) TryWrite(pieces ...[]byte) (n int, err error) {
 	return n, nil
 }
 
-// Write writes to the underlying stream once writes are not blocked.
+// Write waits until writes are not blocked and then writes p to the underlying stream. If the
+// throttle fails writes, or the write deadline is in the past, it returns that error and writes
+// nothing.
 func (s *polledStream) Write(p []byte) (int, error) {
 	if err := s.awaitRoom(); err != nil {
 		return 0, err
@@ -288,7 +295,8 @@ func (s *polledStream) awaitRoom() error {
 	return nil
 }
 
-// SetWriteDeadline supports a deadline in the past and none.
+// SetWriteDeadline makes blocked and further writes time out at once, whichever time t is, or, if t
+// is zero, removes the deadline. It returns nil.
 func (s *polledStream) SetWriteDeadline(t time.Time) error {
 	s.update(func() { s.expired = !t.IsZero() })
 	return nil
@@ -312,7 +320,8 @@ func (s *polledStream) Wait() {
 	s.woken = false
 }
 
-// PollReadable waits for bytes as long as the throttle allows reads.
+// PollReadable blocks until the stream has bytes to read or an error, and reports true. If the
+// throttle allows no more bytes, it reports false. It ignores its argument.
 func (s *polledStream) PollReadable(bool) bool {
 	s.throttle.mu.Lock()
 	defer s.throttle.mu.Unlock()
@@ -343,7 +352,8 @@ func (s *polledStream) update(change func()) {
 	s.throttle.changed.Broadcast()
 }
 
-// connectPolled opens a pipe whose message streams are pollable and throttled.
+// connectPolled opens a native pipe over mem whose streams can be polled and are controlled by
+// throttle, and returns both ends.
 func connectPolled(t *testing.T, throttle *throttle) (client, server *pipe.Pipe) {
 	network := mem.NewNetwork()
 	return connect(t, path{

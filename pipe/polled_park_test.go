@@ -12,7 +12,9 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
 
-// blockedNexts starts n calls of Next and waits until they block.
+// blockedNexts makes the throttle let no bytes through, starts n calls of p.Next, each on its own
+// goroutine, and waits until all are blocked. The returned channel receives the message of each
+// call, or nil if the call fails.
 func blockedNexts(t *testing.T, throttle *throttle, p *pipe.Pipe, n int) <-chan *pipe.Incoming {
 	t.Helper()
 	throttle.allow(0)
@@ -27,9 +29,10 @@ func blockedNexts(t *testing.T, throttle *throttle, p *pipe.Pipe, n int) <-chan 
 	return found
 }
 
-// connectParked opens a pipe and returns message 0, which the server's reader goroutine
-// has received. The reader is parked after it, as the throttle has let only this many of
-// its bytes through.
+// connectParked opens a pipe, writes inlineMessage(0) at the client, and lets only as many of its
+// bytes through the throttle as the argument bytes. It returns that message, which a blocked Next
+// of the server has returned before the inline bytes arrived. The server's goroutine that reads
+// messages is parked, so that Read can receive those bytes.
 func connectParked(t *testing.T, bytes int) (throttle *throttle, client, server *pipe.Pipe, in *pipe.Incoming) {
 	t.Helper()
 	throttle = newThrottle(1 << 20)
@@ -42,7 +45,8 @@ func connectParked(t *testing.T, bytes int) (throttle *throttle, client, server 
 	return throttle, client, server, in
 }
 
-// A blocked call of Next returns a message before its bytes have arrived.
+// TestPolledBlockedNextGetsMessageBeforeItsBytes checks that a blocked call of Next returns a
+// message before its inline bytes have arrived. Read then receives them when they arrive.
 func TestPolledBlockedNextGetsMessageBeforeItsBytes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		throttle, client, server, in := connectParked(t, 10_000)
@@ -53,8 +57,9 @@ func TestPolledBlockedNextGetsMessageBeforeItsBytes(t *testing.T) {
 	})
 }
 
-// A message that is not read delays other messages neither for blocked nor for new calls
-// of Next.
+// TestPolledUnreadMessageDelaysNoOther checks that a message that was returned and not read delays
+// no other message: blocked and new calls of Next return the later ones at once, and all can be
+// read.
 func TestPolledUnreadMessageDelaysNoOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		throttle := newThrottle(1 << 20)
@@ -86,7 +91,8 @@ func TestPolledUnreadMessageDelaysNoOther(t *testing.T) {
 	})
 }
 
-// A message that is not read does not prevent either end from closing.
+// TestPolledCloseWithUnreadMessage checks that Close of the sender and Close of the receiver
+// succeed while a message has been returned and not read.
 func TestPolledCloseWithUnreadMessage(t *testing.T) {
 	count := map[string]int{"sender": 2, "receiver": 9} // those of the sender fit into the read-ahead limits
 	for name, close := range map[string]func(client, server *pipe.Pipe) error{
@@ -112,7 +118,8 @@ func TestPolledCloseWithUnreadMessage(t *testing.T) {
 	}
 }
 
-// Two ends may write to each other before they read.
+// TestPolledBothWriteFirst checks that both ends can complete a Write of inline parts before either
+// calls Next, and both messages arrive.
 func TestPolledBothWriteFirst(t *testing.T) {
 	for name, m := range map[string]*pipe.Message{
 		"many small parts": message(1, slices.Repeat([]int{60_000}, 10), nil),
@@ -134,7 +141,8 @@ func TestPolledBothWriteFirst(t *testing.T) {
 	}
 }
 
-// Close discards messages that have arrived and that no call of Next has returned.
+// TestPolledCloseBeforeNext checks that Close discards messages that have arrived and that no call
+// of Next has returned.
 func TestPolledCloseBeforeNext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		throttle := newThrottle(1 << 20)
@@ -148,7 +156,8 @@ func TestPolledCloseBeforeNext(t *testing.T) {
 	})
 }
 
-// The peer may fail in the middle of a message while the reader is parked.
+// TestPolledPeerLostWhileParked checks that if the peer aborts the pipe while a message's inline
+// bytes are still missing, Read of that message fails with ErrPeerClosed.
 func TestPolledPeerLostWhileParked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, client, server, in := connectParked(t, 40_000)
@@ -160,8 +169,9 @@ func TestPolledPeerLostWhileParked(t *testing.T) {
 	})
 }
 
-// A read receives directly into the caller's memory, however long the reader goroutine was
-// parked for another message before.
+// TestPolledReadIntoTarget checks that Read receives inline bytes directly into the caller's
+// memory: none are read into buffers of the pipe before the Read, no matter how long the goroutine
+// that reads messages was parked for an earlier message.
 func TestPolledReadIntoTarget(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		throttle, client, server, in := connectParked(t, 10_000)
@@ -188,7 +198,8 @@ func TestPolledReadIntoTarget(t *testing.T) {
 	})
 }
 
-// Next returns a message that is ready without waking a goroutine at either end.
+// TestPolledReadyMessageWakesNobody checks that Next returns a message that has already arrived
+// without a call of Arm, which would wake a goroutine.
 func TestPolledReadyMessageWakesNobody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		throttle, client, server, in := connectParked(t, 10_000)

@@ -12,8 +12,8 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
 
-// writeToPoller writes a message while the other end polls, and returns it before its
-// bytes have arrived.
+// writeToPoller writes m while a call of Next of the server polls the stream. It returns the
+// message that Next has returned, of which the inline bytes may not have arrived.
 func writeToPoller(t *testing.T, throttle *throttle, client, server *pipe.Pipe, m *pipe.Message) *pipe.Incoming {
 	t.Helper()
 	throttle.awaitCalls(0, 2)
@@ -29,17 +29,21 @@ func writeToPoller(t *testing.T, throttle *throttle, client, server *pipe.Pipe, 
 	return in
 }
 
-// inlineMessage returns a message with large inline parts.
+// inlineMessage returns a new message with large parts that are all inline. seed determines the
+// bytes.
 func inlineMessage(seed int) *pipe.Message {
 	return message(seed, []int{60_000, 0, 1}, []int{64 << 10, 5, 30_000})
 }
 
-// Larger parts than by default are inline if the peer is polling.
+// TestPolledLargeParts checks that if the stream can be polled, all parts of a message of up to 2
+// MiB are inline. A message with one byte more uses the channel.
 func TestPolledLargeParts(t *testing.T) {
 	throttle := newThrottle(1 << 20)
 	throttle.hasRoom = true
 	client, server := connectPolled(t, throttle)
 	require.Equal(t, 2<<20, client.Plan().Inline)
+	require.Equal(t, 2<<20, client.Plan().InlineMessage)
+	require.Regexp(t, `inline +all parts of a message of up to 2 MiB\n`, client.Plan().String())
 	for i, n := range []int{200_000, 2<<20 - 300_007, 2<<20 - 300_006} {
 		m := message(i, []int{7}, []int{n, 300_000})
 		op := client.WriteAsync(testContext(t), m)
@@ -70,8 +74,8 @@ func TestPolledMessages(t *testing.T) {
 	}
 }
 
-// A message whose bytes are still arriving does not delay later ones and can be read after
-// them.
+// TestPolledReadsInAnyOrder checks that messages that Next has returned while their bytes are still
+// arriving can be read in any order.
 func TestPolledReadsInAnyOrder(t *testing.T) {
 	client, server := connectPolled(t, newThrottle(3000))
 	var sent []*pipe.Message
@@ -101,7 +105,8 @@ func TestPolledDiscard(t *testing.T) {
 	}
 }
 
-// Scattered memory is filled through the pipe's own buffers.
+// TestPolledIntoScatteredMemory checks that Read of an inline tensor into a buffer of several
+// segments fills all segments, although the pipe receives the bytes into its own memory first.
 func TestPolledIntoScatteredMemory(t *testing.T) {
 	throttle := newThrottle(3000)
 	client, server := connectPolled(t, throttle)
@@ -114,8 +119,9 @@ func TestPolledIntoScatteredMemory(t *testing.T) {
 	same(t, m, in.Descriptor(), whole)
 }
 
-// A cancelled Read releases its memory while bytes are arriving; they are skipped, and
-// later messages arrive.
+// TestPolledReadCancelled checks that if the ctx of a Read ends while inline bytes are arriving,
+// Read returns and does not use its memory any more. The missing bytes are skipped, and the next
+// message arrives.
 func TestPolledReadCancelled(t *testing.T) {
 	throttle := newThrottle(1 << 20)
 	client, server := connectPolled(t, throttle)
@@ -137,8 +143,9 @@ func TestPolledReadCancelled(t *testing.T) {
 	expect(t, server, inlineMessage(2))
 }
 
-// expectOrAlreadyRead reads a message again if its first Read was cancelled before it
-// began.
+// expectOrAlreadyRead reads in after a cancelled Read. It requires that Read fails with
+// ErrAlreadyRead, or, if the cancelled Read had not claimed the message, that the message equals
+// inlineMessage(1).
 func expectOrAlreadyRead(t *testing.T, p *pipe.Pipe, in *pipe.Incoming) {
 	a := pipe.NewAllocation(in.Descriptor())
 	if err := in.Read(testContext(t), a); err != nil {
@@ -161,7 +168,8 @@ func TestPolledPeerLostWithinMessage(t *testing.T) {
 	require.ErrorContains(t, err, errEnough.Error())
 }
 
-// Each message is returned to one of several goroutines that wait for messages.
+// TestPolledSeveralReaders checks that if several goroutines call Next, each message is returned to
+// exactly one of them and can be read there.
 func TestPolledSeveralReaders(t *testing.T) {
 	client, server := connectPolled(t, newThrottle(4000))
 	const readers, count = 4, 40
@@ -196,7 +204,8 @@ func TestPolledSeveralReaders(t *testing.T) {
 	}
 }
 
-// A goroutine that discards a message leaves the stream to those that wait for others.
+// TestPolledDiscardWhileNextBlocks checks that after one goroutine has discarded a message whose
+// bytes are still arriving, a goroutine that is blocked in Next gets the next message.
 func TestPolledDiscardWhileNextBlocks(t *testing.T) {
 	throttle := newThrottle(1 << 20)
 	client, server := connectPolled(t, throttle)
@@ -215,8 +224,8 @@ func TestPolledDiscardWhileNextBlocks(t *testing.T) {
 	same(t, inlineMessage(2), second.Descriptor(), read(t, second))
 }
 
-// A goroutine whose Read is cancelled while bytes arrive leaves the stream to those that
-// wait for others.
+// TestPolledReadCancelledWhileNextBlocks checks that after the Read of one goroutine was cancelled
+// while bytes were arriving, a goroutine that is blocked in Next gets the next message.
 func TestPolledReadCancelledWhileNextBlocks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		throttle := newThrottle(1 << 20)

@@ -15,8 +15,9 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/transport/mem"
 )
 
-// The bytes of large parts count as progress on every path, except those of channel xth,
-// which copies within one process.
+// TestProgressOnEveryPath checks that PipeStats.Progress of the receiver grows by the size of each
+// payload and tensor that is not inline, on every path. Tensors on the channel xth, which copies
+// within one process, do not count. Progress of the sender stays 0.
 func TestProgressOnEveryPath(t *testing.T) {
 	for _, path := range paths() {
 		t.Run(path.name, func(t *testing.T) {
@@ -36,7 +37,8 @@ func TestProgressOnEveryPath(t *testing.T) {
 	}
 }
 
-// Decompressing counts as progress too, as it may take longer than receiving.
+// TestProgressOfDecompressing checks that PipeStats.Progress counts the received compressed bytes
+// and, in addition, the bytes that were decompressed.
 func TestProgressOfDecompressing(t *testing.T) {
 	client, server := connect(t, nativePath())
 	m := dataMessage(contents["float32"](4<<20), pipe.CompressionZstd, device.CPU())
@@ -48,8 +50,8 @@ func TestProgressOfDecompressing(t *testing.T) {
 	require.Equal(t, received.WireBytes+received.Bytes, server.Stats().Progress)
 }
 
-// A tensor that takes a minute makes progress every second, and none while the network is
-// down.
+// TestProgressOfASlowTensor checks that while a tensor takes a minute to arrive, PipeStats.Progress
+// grows every second. It does not grow while the network is down.
 func TestProgressOfASlowTensor(t *testing.T) {
 	const rate, size = 1 << 20, 60 << 20
 	synctest.Test(t, func(t *testing.T) {
@@ -83,7 +85,8 @@ func TestProgressOfASlowTensor(t *testing.T) {
 	})
 }
 
-// In the compatible dialect a tensor is one frame; each received MiB counts as progress.
+// TestProgressWithinAFrame checks that in the compatible dialect, where a tensor is one frame,
+// PipeStats.Progress grows with each MiB of the frame, before the whole frame has arrived.
 func TestProgressWithinAFrame(t *testing.T) {
 	const tensors, size = 2, 10 << 20 // the third link
 	synctest.Test(t, func(t *testing.T) {

@@ -38,6 +38,8 @@ type ChannelEntry struct {
 	MinBytes int
 }
 
+var errTooManyProbed = fmt.Errorf("%d channels before it must be probed too, and no more can be", wire.MaxProbed)
+
 // registry holds the transports and channels of a context that are usable, in the order of choice,
 // and those that are refused, with the reasons.
 type registry struct {
@@ -46,8 +48,12 @@ type registry struct {
 	refused    []Refusal
 }
 
-// newRegistry returns a registry in which entries that do not work on this machine or that the
-// policy forbids are refused. Errors match ErrOptions.
+// newRegistry returns a registry of the given entries, sorted in the order of choice. It asks each
+// transport and channel that the policy does not forbid whether it works on this machine. One that
+// does not work, or that the policy forbids, is listed as refused, with the reason, and so is a
+// channel that must be probed after wire.MaxProbed others in that order. newRegistry
+// does not keep the slices. The error matches ErrOptions: checkEntries rejects an entry, or a
+// channel's device cannot be encoded.
 func newRegistry(transports []TransportEntry, channels []ChannelEntry, policy Policy) (*registry, error) {
 	r := &registry{}
 	if err := checkEntries(CandidateTransport, transports, TransportEntry.identity); err != nil {
@@ -61,9 +67,18 @@ func newRegistry(transports []TransportEntry, channels []ChannelEntry, policy Po
 			r.transports = append(r.transports, e)
 		}
 	}
+	probed := 0
 	for _, e := range sortEntries(channels, ChannelEntry.identity, policy.Channels) {
-		if !r.addUsable(CandidateChannel, e.Name, policy.Channels, e.Factory.Viable) {
+		viable := e.Factory.Viable
+		_, needsProbe := e.Factory.(channel.Prober)
+		if needsProbe && probed == wire.MaxProbed {
+			viable = func() error { return errTooManyProbed }
+		}
+		if !r.addUsable(CandidateChannel, e.Name, policy.Channels, viable) {
 			continue
+		}
+		if needsProbe {
+			probed++
 		}
 		for d := range e.Factory.DeviceDescriptors() {
 			if err := (wire.Limits{}).CheckDevice(d); err != nil { // it cannot be encoded
@@ -91,8 +106,9 @@ func find[E any](entries []E, match func(E) bool) (E, bool) {
 	return none, false
 }
 
-// addUsable reports whether an entry is usable: the rule does not forbid it, and viable returns
-// nil. Otherwise it adds a refusal to r. The caller adds the entry.
+// addUsable reports whether the entry with this name is usable: the rule does not forbid it, and
+// viable returns nil. It adds an unusable entry to r.refused, with the reason. It does not add a
+// usable entry; the caller does.
 func (r *registry) addUsable(kind CandidateKind, name string, rule Rule, viable func() error) bool {
 	reason := ""
 	if slices.Contains(rule.Forbid, name) {
@@ -106,8 +122,8 @@ func (r *registry) addUsable(kind CandidateKind, name string, rule Rule, viable 
 	return reason == ""
 }
 
-// identity has the fields of a transport or channel entry that are checked and sorted by. missing is
-// set if the entry has no implementation.
+// identity has the fields of a transport or channel entry that are checked and sorted by. missing
+// is set if the entry has no implementation.
 type identity struct {
 	name     string
 	priority int
@@ -130,9 +146,10 @@ func names[E any](entries []E, id func(E) identity) []string {
 	return out
 }
 
-// checkEntries returns an error that matches ErrOptions for an entry without a name or an
-// implementation, with a reserved name, or with the name or priority of another: the choice would
-// be ambiguous.
+// checkEntries returns nil if all entries are complete and distinct. It returns an error that
+// matches ErrOptions for an entry without a name or an implementation, with a reserved name, or
+// with the name or the priority of another entry, because the choice is then ambiguous. kind is for
+// the error's text. id returns these fields of an entry.
 func checkEntries[E any](kind CandidateKind, entries []E, id func(E) identity) error {
 	names, priorities := map[string]bool{}, map[int]bool{}
 	for _, e := range entries {
@@ -154,8 +171,9 @@ func checkEntries[E any](kind CandidateKind, entries []E, id func(E) identity) e
 	return nil
 }
 
-// sortEntries returns a copy of entries in the order of choice: first those that the rule prefers,
-// in the order of the rule, then the others by descending priority.
+// sortEntries returns a sorted copy of entries: first those that the rule prefers, in the order of
+// rule.Prefer, and then the others by descending priority. id returns the name and the priority of
+// an entry.
 func sortEntries[E any](entries []E, id func(E) identity, rule Rule) []E {
 	rank := func(e E) int {
 		if i := slices.Index(rule.Prefer, id(e).name); i >= 0 {
@@ -170,15 +188,16 @@ func sortEntries[E any](entries []E, id func(E) identity, rule Rule) []E {
 	return sorted
 }
 
-// reasonsByName returns, by name, the reasons of r's refused entries of one kind, together with the
-// reasons in more, which take precedence. They are for the peer of one pipe.
+// reasonsByName returns a new map of the reasons why entries of this kind are not used, by name:
+// those of r's refused entries, and those in more. If a name is in both, the reason in more counts.
+// more may be nil.
 func (r *registry) reasonsByName(kind CandidateKind, more map[string]string) map[string]string {
 	out := reasonMap(r.refusals(kind))
 	maps.Copy(out, more)
 	return out
 }
 
-// refusals returns r's refused entries of one kind.
+// refusals returns a new slice of r's refused entries of one kind, nil if there are none.
 func (r *registry) refusals(kind CandidateKind) (out []Refusal) {
 	for _, refusal := range r.refused {
 		if refusal.Kind == kind {
@@ -188,7 +207,7 @@ func (r *registry) refusals(kind CandidateKind) (out []Refusal) {
 	return out
 }
 
-// reasonMap returns the reasons of refusals by name.
+// reasonMap returns a new map from the names in refused to the reasons.
 func reasonMap(refused []Refusal) map[string]string {
 	out := map[string]string{}
 	for _, r := range refused {

@@ -49,8 +49,9 @@ func newReplay(t *testing.T, c *capture.Capture) *replay {
 	return s
 }
 
-// options returns options with the transports and channels of the recorded processes, in
-// their order of priority, which follows from the recorded choices.
+// options returns options whose transports and channels are those of the recorded processes, with
+// priorities that lead to the recorded choices. devices has the device descriptors by channel;
+// channels without one are left out.
 func (s *replay) options(devices map[string]map[device.Device]string) Options {
 	o := Options{Name: "clientctx"}
 	for i, name := range []string{"uv", "shm"} {
@@ -69,7 +70,8 @@ func (s *replay) options(devices map[string]map[device.Device]string) Options {
 	return o
 }
 
-// recordedMessages returns the messages that the client writes in every recording.
+// recordedMessages returns new messages that equal those that the client has written in every
+// recording.
 func recordedMessages() []*Message {
 	cpu := device.CPU()
 	tensor := func(data string, target device.Device) []Tensor {
@@ -170,9 +172,9 @@ func replayAsServer(t *testing.T, s *replay) {
 	s.closeConns()
 }
 
-// serverDevices returns the server's device descriptors: the recorded ones for the
-// channels that it chose, and those of the client for the others. An xth descriptor
-// contains the process, so that those of two processes differ.
+// serverDevices returns the server's device descriptors by channel: the recorded ones for the
+// channels that the server chose, and the client's for the others. The descriptor of an unchosen
+// xth differs from the client's, because xth works only within one process.
 func serverDevices(s *replay) map[string]map[device.Device]string {
 	devices := maps.Clone(s.brochure.ChannelDeviceDescriptors)
 	if len(devices) > 1 && devices["xth"] != nil {
@@ -182,12 +184,12 @@ func serverDevices(s *replay) map[string]map[device.Device]string {
 	return devices
 }
 
-// handshakeOnly reports whether the recording ends with the first connection: later frames
-// used a transport that the recording proxy did not see.
+// handshakeOnly reports whether the recording has only the frames of the handshake: the processes
+// then used a transport other than uv, which was not recorded.
 func (s *replay) handshakeOnly() bool { return s.answer.Transport != "uv" }
 
-// closeIfFailed closes the connections if the test has failed, so that the pipe does not
-// wait for more frames.
+// closeIfFailed closes the test's connections if the test has failed, so that the pipe under test
+// fails too and does not wait for more frames.
 func (s *replay) closeIfFailed(t *testing.T) {
 	if t.Failed() {
 		s.closeConns()
@@ -202,8 +204,9 @@ func (s *replay) closeConns() {
 	}
 }
 
-// play replays the events of the recording in order. Frames of the given direction are
-// sent, the others are read and compared. Connections are opened when they first occur.
+// play replays the events of the recording in order. It sends the recorded frames of the direction
+// send, and requires that the pipe sends the other frames. It calls open for each connection when
+// its first frame occurs.
 func (s *replay) play(t *testing.T, send capture.Direction, open func() transport.Conn) {
 	seen := make([]int, len(s.recording.Connections))
 	for _, e := range s.recording.Events {
@@ -224,14 +227,17 @@ func (s *replay) play(t *testing.T, send capture.Direction, open func() transpor
 	}
 }
 
-// isSkipped reports whether a frame belongs to a channel that the test only imitates. Of
-// such a connection only the first frame is replayed.
+// isSkipped reports whether play must leave out a frame of the connection conn, of which it has
+// replayed seen frames. Of a connection of a channel that the test only imitates, play replays only
+// the first frame.
 func (s *replay) isSkipped(conn, seen int) bool {
 	isChannel := conn > 1
 	return isChannel && seen > 0 && s.answer.ChannelRegistrationIDs["basic"] == nil
 }
 
-// compare compares a frame with the recorded one. Maps have no fixed order on the wire.
+// compare requires that got, a frame that the pipe has sent, equals the recorded frame want.
+// Messages of the handshake need only be equal after decoding and have the same length, because the
+// entries of maps have no fixed order on the wire.
 func (s *replay) compare(t *testing.T, want, got []byte) {
 	first := s.recording.Connections[0]
 	switch {
@@ -296,8 +302,9 @@ type replayListener struct {
 
 func (l replayListener) Addr() string { return l.address }
 
-// replayChannel returns the real channel if its frames can be recorded, else one that
-// identifies the recorded tensors by their length.
+// replayChannel returns the channel with this name for a replay: the real channel for basic, whose
+// frames are recorded, and otherwise an imitation that identifies the recorded tensors by their
+// lengths.
 func replayChannel(name string, a announced) channel.Factory {
 	if name == basic.Name {
 		return basic.New()

@@ -22,8 +22,8 @@ func sizedEntry(name string, priority, from int) ChannelEntry {
 	}
 }
 
-// routed returns the routes of a server that has these channels, and those that the client
-// derives from its answer.
+// routed returns the routes between cpu:0 and cpu:0 for two ends with these channels: those of the
+// server, and those that the client derives from the server's answer. native selects the dialect.
 func routed(t require.TestingT, native bool, entries ...ChannelEntry) (server, client route) {
 	r, err := newRegistry(nil, entries, Policy{})
 	require.NoError(t, err)
@@ -63,8 +63,9 @@ func TestRoutesBySize(t *testing.T) {
 	}
 }
 
-// Both ends send tensors of each size on the same channel: the first by priority whose
-// MinBytes is not larger, if there is one.
+// TestBothEndsHaveSameRoutes checks that server and client have the same routes for any channels
+// and MinBytes. A tensor takes the first channel by priority whose MinBytes is not larger than the
+// tensor, if there is one.
 func TestBothEndsHaveSameRoutes(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var entries []ChannelEntry

@@ -35,7 +35,8 @@ func (s *sender) init(p *Pipe) {
 	s.halted = make(chan struct{})
 }
 
-// signal makes the run loop check for something to send. It does not block.
+// signal wakes the goroutine that sends queued messages, so that it checks the queue. It does not
+// block. If the goroutine is busy, it checks once more before it waits.
 func (s *sender) signal() {
 	select {
 	case s.wake <- struct{}{}:
@@ -43,8 +44,8 @@ func (s *sender) signal() {
 	}
 }
 
-// reject makes all further messages, and those that wait for the budgets, fail with err. Only the
-// first call has an effect.
+// reject makes all further messages, and those that wait for the budgets, fail with err. Messages
+// that are queued are still sent. A second call has no effect. It locks mu.
 func (s *sender) reject(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -58,9 +59,10 @@ func (s *sender) rejectLocked(err error) {
 	}
 }
 
-// halt makes err the error of further messages and of those that have not completed, and makes the
-// run loop end. It reports false, without effect, if the sender is stopped already. The caller
-// holds mu.
+// halt makes err the error of the messages that have not completed and, unless reject was called
+// before, of further ones. It makes the goroutine that sends messages end, and reports true. It
+// does not end the operations of queued messages; its caller does. If halt was called before, it
+// reports false and has no effect. The caller holds mu.
 func (s *sender) halt(err error) bool {
 	if s.stopped != nil {
 		return false
@@ -71,8 +73,8 @@ func (s *sender) halt(err error) bool {
 	return true
 }
 
-// writeError returns the error of a message that was not sent because of err. It is the error with
-// which sending has ended, if it has, and otherwise err as an *Error. writeError locks mu.
+// writeError returns the error of a message that was not sent because of err: the error with which
+// all sending has ended, if it has, and otherwise err as an *Error of the pipe. It locks mu.
 func (s *sender) writeError(err error) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -82,8 +84,8 @@ func (s *sender) writeError(err error) error {
 	return s.pipe.errorFor("write", "", err)
 }
 
-// idle returns a channel that is closed when nothing is left to send, which may be the case
-// already.
+// idle returns a channel that is closed once no message is queued or being sent. If that is so
+// already, the channel is closed when idle returns. It locks mu.
 func (s *sender) idle() <-chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -95,7 +97,8 @@ func (s *sender) idle() <-chan struct{} {
 	return flushed
 }
 
-// signalIdle closes flushed if nothing is left to send. The caller holds mu.
+// signalIdle closes the channel that idle has returned, if no message is queued or being sent.
+// Otherwise it does nothing. The caller holds mu.
 func (s *sender) signalIdle() {
 	if s.flushed != nil && !s.busy() {
 		close(s.flushed)
@@ -134,7 +137,7 @@ const (
 // which is not done, end soon. It does not wait for the end. The caller holds mu of the sender.
 type canceler interface{ cancelLocked(cause error) }
 
-// init makes op a queued write of s. of implements its cancellation.
+// init makes op an operation of s that is queued and not done. op.cancel calls the canceler of.
 func (op *WriteOp) init(s *sender, of canceler) {
 	op.sender, op.of, op.done = s, of, make(chan struct{})
 }
@@ -146,10 +149,12 @@ func completedOp(err error) *WriteOp {
 	return op
 }
 
-// Done returns a channel that is closed when the operation is done.
+// Done returns a channel that is closed when the operation is done. The memory of the message may
+// be reused from then on.
 func (op *WriteOp) Done() <-chan struct{} { return op.done }
 
-// Err returns the result of the operation, and nil until it is done.
+// Err returns the error of the operation. It returns nil if the operation has succeeded or is not
+// done.
 func (op *WriteOp) Err() error {
 	if isClosed(op.done) {
 		return op.err
@@ -157,9 +162,10 @@ func (op *WriteOp) Err() error {
 	return nil
 }
 
-// Wait waits until the operation is done and returns its result. If ctx ends first it cancels the
-// operation, as the ctx of WriteAsync does, and still waits until the message's memory is no longer
-// used.
+// Wait blocks until the operation is done and returns its error, nil for success. If ctx ends
+// first, it cancels the operation with the cause of ctx, as an end of the context of WriteAsync
+// does, and still waits until the message's memory is no longer used. It may be called repeatedly
+// and concurrently.
 func (op *WriteOp) Wait(ctx context.Context) error {
 	select {
 	case <-op.done:
@@ -170,8 +176,9 @@ func (op *WriteOp) Wait(ctx context.Context) error {
 	return op.err
 }
 
-// cancel makes the operation end soon, or leaves it alone if it is done. It does not wait for the
-// end.
+// cancel asks for an early end of the operation, with an error that wraps cause if the message is
+// not sent as a whole. It does not wait for the end. If the operation is done, it does nothing. It
+// locks mu of the sender.
 func (op *WriteOp) cancel(cause error) {
 	if isClosed(op.done) {
 		return // it may have no sender
@@ -183,8 +190,9 @@ func (op *WriteOp) cancel(cause error) {
 	}
 }
 
-// watch registers with ctx that the operation is cancelled if ctx ends before it is done. It does not
-// block.
+// watch arranges that the operation is cancelled, with the cause of ctx, if ctx ends before the
+// operation is done. It does not block. It locks mu of the sender unless the operation is done or
+// ctx cannot end.
 func (op *WriteOp) watch(ctx context.Context) {
 	if ctx.Done() == nil || isClosed(op.done) {
 		return
@@ -201,8 +209,9 @@ func (op *WriteOp) watch(ctx context.Context) {
 	}
 }
 
-// whenDone makes the operation call report with its result when it is done, and calls report itself if
-// it is done already. whenDone may be called once.
+// whenDone calls report with the operation's error when the operation is done, or at once if it is
+// done already. report may be called with mu of the sender held, and must not block. whenDone may
+// be called once.
 func (op *WriteOp) whenDone(report func(error)) {
 	if !isClosed(op.done) {
 		op.sender.mu.Lock()
@@ -215,17 +224,18 @@ func (op *WriteOp) whenDone(report func(error)) {
 	report(op.err)
 }
 
-// expireAt starts a timer that cancels the operation at t if it is not done by then. A zero t does
-// nothing. expireAt is called before watch. The caller holds mu of the sender.
+// expireAt starts a timer that cancels the operation at the time t, with context.DeadlineExceeded,
+// if it is not done before. If t is zero it does nothing. It must be called before watch. The
+// caller holds mu of the sender.
 func (op *WriteOp) expireAt(t time.Time) {
 	if !t.IsZero() {
 		op.stopWatch = time.AfterFunc(time.Until(t), func() { op.cancel(context.DeadlineExceeded) }).Stop
 	}
 }
 
-// complete ends the operation with the result in err: it stops watching its context and deadline,
-// releases its share of the budgets and closes done. It is called once. The caller holds mu of the
-// sender.
+// complete ends the operation with the error in op.err: it stops watching the context and the
+// deadline, releases the operation's share of the budgets, calls the function given to whenDone and
+// closes the channel of Done. It is called once. The caller holds mu of the sender.
 func (op *WriteOp) complete() {
 	op.state = opDone
 	if op.stopWatch != nil {
@@ -246,8 +256,9 @@ type writeBudget struct {
 	shared *budget.Budget
 }
 
-// acquire acquires n bytes, which the caller must release. It blocks until they are available, and
-// reports false, with nothing acquired, if ctx ends or stop is closed first.
+// acquire acquires n bytes of the pipe's budget and the message's part of the context's budget, and
+// reports true. It blocks until they are available. If ctx ends or stop is closed first, it
+// acquires nothing and reports false. The caller must release the bytes when the message is sent.
 func (r *writeBudget) acquire(ctx context.Context, stop <-chan struct{}, n int) bool {
 	if !r.wait(ctx, stop, BudgetPipe, r.own, n) {
 		return false
@@ -259,8 +270,9 @@ func (r *writeBudget) acquire(ctx context.Context, stop <-chan struct{}, n int) 
 	return true
 }
 
-// wait acquires n bytes of b, as Budget.Acquire does, and reports whether it has. name is the name of
-// b. If it has to wait, it reports that to Events.WriterBlocked.
+// wait acquires n bytes of the budget b, and reports true. It blocks until they are available; a
+// wait is reported to Events.WriterBlocked with the budget's name. If ctx ends or stop is closed
+// first, it acquires nothing and reports false.
 func (r *writeBudget) wait(ctx context.Context, stop <-chan struct{}, name WriteBudget, b *budget.Budget, n int) bool {
 	if b.TryAcquire(n) {
 		return true
@@ -271,8 +283,9 @@ func (r *writeBudget) wait(ctx context.Context, stop <-chan struct{}, name Write
 	return b.Acquire(ctx, stop, n)
 }
 
-// tryAcquire acquires n bytes, which the caller must release, if they are available now. Otherwise
-// it reports false and acquires nothing.
+// tryAcquire acquires n bytes of the pipe's budget and the message's part of the context's budget,
+// and reports true, if both are available now. Otherwise it acquires nothing and reports false. The
+// caller must release the bytes when the message is sent.
 func (r *writeBudget) tryAcquire(n int) bool {
 	if !r.own.TryAcquire(n) {
 		return false
@@ -290,7 +303,8 @@ func (r *writeBudget) release(n int) { r.releaseShare(r.shareOf(n)) }
 // budget (own) and of its context's (shared), in bytes.
 type budgetShare struct{ own, shared int }
 
-// shareOf returns the share that acquire takes for a message of n bytes. It acquires nothing.
+// shareOf returns how many bytes acquire takes of each budget for a message of n bytes. It acquires
+// nothing.
 func (r *writeBudget) shareOf(n int) budgetShare { return budgetShare{n, r.sharedCost(n)} }
 
 func (r *writeBudget) releaseShare(s budgetShare) {
@@ -306,13 +320,14 @@ func (s *budgetShare) add(other budgetShare) {
 	s.shared += other.shared
 }
 
-// split divides s into a share of at most n bytes of each budget and the rest.
+// split divides s in two: taken has at most n bytes of each budget, and remaining has the other
+// bytes.
 func (s budgetShare) split(n int) (taken, remaining budgetShare) {
 	taken = budgetShare{min(n, s.own), min(n, s.shared)}
 	return taken, budgetShare{s.own - taken.own, s.shared - taken.shared}
 }
 
 // sharedCost returns how many bytes a message of n bytes acquires of the context's budget: at most
-// half of it. A message that had to wait for the whole budget could be held up by one pipe whose
-// peer does not read, and would hold up all others.
+// half of it. A message that needs the whole budget has to wait until no pipe has bytes in flight,
+// and meanwhile blocks the writers of all pipes.
 func (r *writeBudget) sharedCost(n int) int { return min(n, r.shared.Size()/2) }

@@ -1,6 +1,7 @@
 package pipe_test
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -11,8 +12,9 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
 
-// bySize sets a channel for large tensors and one for the others. from is MinBytes of the
-// first; the server's value counts.
+// bySize returns a function that sets two channels in the options: xth for tensors of as many bytes
+// as the argument from or more, and basic for smaller ones. If the ends have different values, the
+// server's counts.
 func bySize(from int) func(*pipe.Options) {
 	return func(o *pipe.Options) {
 		o.Channels = []pipe.ChannelEntry{
@@ -22,7 +24,7 @@ func bySize(from int) func(*pipe.Options) {
 	}
 }
 
-// carried returns how many tensors each channel of a pipe has sent and received.
+// carried returns, by channel, the numbers of tensors that p has sent and received, in this order.
 func carried(p *pipe.Pipe) map[string][2]uint64 {
 	out := map[string][2]uint64{}
 	for _, c := range p.Stats().Channels {
@@ -45,13 +47,14 @@ func TestTensorsTakeTheChannelOfTheirSize(t *testing.T) {
 			{Local: cpu, Remote: cpu, Channel: "xth"},
 			{Local: cpu, Remote: cpu, Channel: "basic", Below: 1 << 20},
 		}, p.Plan().Channels)
-		require.Contains(t, p.Plan().String(), "basic below 1048576 bytes")
-		require.Regexp(t, "up to 65536 bytes +inside the message\n", p.Plan().String())
+		require.Contains(t, p.Plan().String(), "basic below 1 MiB")
+		require.Regexp(t, "inline +parts of up to 64 KiB, up to 1 MiB of a message\n", p.Plan().String())
 		require.Empty(t, p.Plan().Refused)
 	}
 }
 
-// A required channel carries tensors of all sizes, whichever end requires it.
+// TestSizesAndPolicy checks that a required channel carries tensors of all sizes, whichever end
+// requires it.
 func TestSizesAndPolicy(t *testing.T) {
 	path := nativePath()
 	for _, name := range []string{"xth", "basic"} {
@@ -63,5 +66,29 @@ func TestSizesAndPolicy(t *testing.T) {
 				require.Equal(t, []pipe.PlannedChannel{{Local: device.CPU(), Remote: device.CPU(), Channel: name}}, p.Plan().Channels)
 			}
 		})
+	}
+}
+
+// TestInlineParts checks that a stream that cannot be polled carries parts of up to 64 KiB inline, up
+// to 1 MiB of a message, as the plan states. The limits through shared memory are those of
+// TestPolledLargeParts.
+func TestInlineParts(t *testing.T) {
+	client, server := connect(t, nativePath())
+	require.Equal(t, [2]int{64 << 10, 1 << 20}, [2]int{client.Plan().Inline, client.Plan().InlineMessage})
+	for i, c := range []struct {
+		payloads []int
+		inline   bool
+	}{
+		{[]int{64 << 10}, true},
+		{[]int{64<<10 + 1}, false},
+		{slices.Repeat([]int{64 << 10}, 16), true},
+		{append(slices.Repeat([]int{64 << 10}, 16), 1), false},
+	} {
+		m := message(i, c.payloads, nil)
+		op := client.WriteAsync(testContext(t), m)
+		in := next(t, server)
+		require.Equal(t, c.inline, in.Inline(), "message %d", i)
+		same(t, m, in.Descriptor(), read(t, in))
+		require.NoError(t, op.Wait(testContext(t)))
 	}
 }

@@ -51,8 +51,9 @@ type ChannelStats struct {
 	Sent, Received Traffic // tensors, without empty and inline ones
 }
 
-// Stats returns the counters of the pipe. They are read one after the other, so they may be
-// inconsistent with each other while messages are sent or received.
+// Stats returns a copy of the counters of the pipe. The counters are read one after the other, so
+// they may be inconsistent with each other while messages are sent or received. It may be called
+// after the pipe has ended.
 func (p *Pipe) Stats() PipeStats {
 	s := p.engine.stats()
 	s.Sent = p.sender.traffic.snapshot()
@@ -83,16 +84,19 @@ type ContextStats struct {
 	HandshakesInProgress int    // accepted connections that do not belong to a pipe yet
 	ConnectionsRefused   uint64 // closed at once because too many handshakes were in progress
 	BytesInFlight        int
+	ConnsOpen            int    // of clients and servers
+	ConnSessionsOpen     int    // sessions that carry them
 	BytesUnadmitted      int    // see Limits.UnadmittedBytes
 	PeersEvicted         uint64 // disconnected because of that limit
 }
 
-// Stats returns the counters of the context. They are read one after the other, so they may be
-// inconsistent with each other.
+// Stats returns a copy of the counters of the context. The counters are read one after the other,
+// so they may be inconsistent with each other. It may be called after Close.
 func (c *Context) Stats() ContextStats {
 	closed := c.counters.pipesClosed.Load()
 	opened := c.counters.pipesOpened.Load()
 	unadmitted, evicted := c.unadmitted.Used()
+	conns, sessions := c.countConns()
 	return ContextStats{
 		PipesOpen:            int(opened - closed),
 		PipesOpened:          opened,
@@ -101,6 +105,8 @@ func (c *Context) Stats() ContextStats {
 		HandshakesInProgress: int(c.unidentified.Load()) + c.openingPipes.InUse(),
 		ConnectionsRefused:   c.counters.connectionsRefused.Load(),
 		BytesInFlight:        c.inFlight.InUse(),
+		ConnsOpen:            conns,
+		ConnSessionsOpen:     sessions,
 		BytesUnadmitted:      unadmitted,
 		PeersEvicted:         evicted,
 	}

@@ -23,8 +23,9 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/uv"
 )
 
-// mutualTLS returns a configuration for both roles of an end. The end authenticates as
-// name, trusts only its own certificate, and requires one of the peer.
+// mutualTLS returns a new TLS configuration that can be used for both roles. An end with it
+// authenticates as name with a new certificate, trusts only that certificate, and requires it of
+// the peer.
 func mutualTLS(t testing.TB, name string) *tls.Config {
 	t.Helper()
 	config, err := newIdentity(name)
@@ -90,7 +91,8 @@ func (w *watched) Dial(ctx context.Context, addr string) (transport.Conn, error)
 	return c, err
 }
 
-// overUV returns a context with tr and channel basic.
+// overUV returns a context with the transport tr, named uv, and the channel basic. adjust changes
+// the options, and the context is closed at the end of the test.
 func overUV(t testing.TB, tr transport.Transport, adjust ...func(*pipe.Options)) *pipe.Context {
 	return newContext(t, path{opts: func() pipe.Options {
 		return pipe.Options{
@@ -100,8 +102,8 @@ func overUV(t testing.TB, tr transport.Transport, adjust ...func(*pipe.Options))
 	}}, adjust...)
 }
 
-// All connections of a pipe use TLS, and both ends verify the name of the other, also
-// where further connections are dialled to a numeric address.
+// TestPipeOverTLS checks that in both dialects all connections of a pipe use TLS, and each end
+// verifies the name of the other, also for connections that are dialled to a numeric address.
 func TestPipeOverTLS(t *testing.T) {
 	t.Run(string(pipe.DialectCompatible), func(t *testing.T) { pipeOverTLS(t, pipe.DialectCompatible, 4) })
 	t.Run(string(pipe.DialectNative), func(t *testing.T) { pipeOverTLS(t, pipe.DialectNative, 2) })
@@ -135,7 +137,7 @@ func port(t testing.TB, l *pipe.Listener) string {
 	return url[bytes.LastIndexByte([]byte(url), ':')+1:]
 }
 
-// closeBoth closes the two ends gracefully at the same time.
+// closeBoth calls Close of both ends concurrently and requires that both return nil.
 func closeBoth(t testing.TB, client, server *pipe.Pipe) {
 	t.Helper()
 	closed := make(chan error, 1)
@@ -144,8 +146,9 @@ func closeBoth(t testing.TB, client, server *pipe.Pipe) {
 	require.NoError(t, <-closed)
 }
 
-// Opening a pipe between a plain and a TLS end fails, with the reason at both ends; open
-// pipes are not affected.
+// TestPlainAndTLSPipes checks that opening a pipe between an end with TLS and one without fails
+// with ErrTLSMismatch; the client's error and the server's log have the reason. Pipes of the same
+// listener that are open stay up.
 func TestPlainAndTLSPipes(t *testing.T) {
 	config := mutualTLS(t, "localhost")
 	for name, tc := range map[string]struct {
@@ -154,7 +157,7 @@ func TestPlainAndTLSPipes(t *testing.T) {
 	}{
 		"plain client": {
 			uv.New(uv.WithTLS(nil, config)), uv.New(uv.WithTLS(config, nil)), uv.New(),
-			"look like TLS", "plain connection to a TLS listener",
+			"look like TLS", "one end speaks TLS and the other does not",
 		},
 		"plain server": {
 			uv.New(), uv.New(), uv.New(uv.WithTLS(config, nil)),
@@ -185,7 +188,8 @@ func TestPlainAndTLSPipes(t *testing.T) {
 	}
 }
 
-// Dial fails for a client without a certificate.
+// TestPipeWithoutCertificate checks that Dial fails if the server requires a certificate and the
+// client has none, and its error names that reason.
 func TestPipeWithoutCertificate(t *testing.T) {
 	config := mutualTLS(t, "localhost")
 	l, err := overUV(t, uv.New(uv.WithTLS(nil, config))).Listen(testContext(t), "uv://127.0.0.1:0")

@@ -17,10 +17,12 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
 
-// polledPath returns a path on which TryNext receives messages itself.
+// polledPath returns a path whose streams can be polled, so that TryNext receives messages itself:
+// shared memory in the native dialect.
 func polledPath() path { return pathNamed("shm+basic+native") }
 
-// tryUntilNext calls TryNext until there is a message.
+// tryUntilNext calls p.TryNext until it returns a message, and returns that message. It fails the
+// test if TryNext returns an error or none arrives in time.
 func tryUntilNext(t *testing.T, p *pipe.Pipe) *pipe.Incoming {
 	t.Helper()
 	ctx := testContext(t)
@@ -36,7 +38,7 @@ func tryUntilNext(t *testing.T, p *pipe.Pipe) *pipe.Incoming {
 	return nil
 }
 
-// requireNoNext requires that TryNext finds no message, and no end.
+// requireNoNext requires that p.TryNext returns neither a message nor an error.
 func requireNoNext(t *testing.T, p *pipe.Pipe) {
 	t.Helper()
 	in, err := p.TryNext()
@@ -44,8 +46,9 @@ func requireNoNext(t *testing.T, p *pipe.Pipe) {
 	require.Nil(t, in)
 }
 
-// Where streams cannot be polled TryNext returns the messages that have been received, in order with
-// those that Next returns.
+// TestTryNextOfReceivedMessages checks that on paths whose streams cannot be polled, TryNext
+// returns the messages that the pipe has received. Calls of TryNext and Next alternate without
+// changing the order of messages.
 func TestTryNextOfReceivedMessages(t *testing.T) {
 	for _, name := range []string{
 		"uv+basic+native",
@@ -72,8 +75,8 @@ func TestTryNextOfReceivedMessages(t *testing.T) {
 	}
 }
 
-// A message returned by TryNext can be read, is confirmed and counted as one of Next, and is
-// returned once.
+// TestTryNextReturnsNextMessage checks that a message returned by TryNext can be read, is confirmed
+// to the sender and is counted, like one that Next returns. It is returned only once.
 func TestTryNextReturnsNextMessage(t *testing.T) {
 	client, server := connect(t, polledPath())
 	requireNoNext(t, server)
@@ -93,7 +96,8 @@ func TestTryNextReturnsNextMessage(t *testing.T) {
 	require.EqualValues(t, count, server.Stats().Received.Messages)
 }
 
-// While several goroutines call Next and TryNext, each message is returned once.
+// TestTryNextWhileNextBlocks checks that while several goroutines call Next and others TryNext,
+// each message is returned exactly once.
 func TestTryNextWhileNextBlocks(t *testing.T) {
 	testwait.Watch(t, 0)
 	client, server := connect(t, polledPath())
@@ -153,7 +157,8 @@ func TestTryNextWhileNextBlocks(t *testing.T) {
 	require.EqualValues(t, count, server.Stats().Received.Messages)
 }
 
-// TryNext returns the error of Next once the pipe has ended, and does not delay the end.
+// TestTryNextWhilePipeCloses checks that a goroutine that calls TryNext all the time does not delay
+// a close or abort of either end, and TryNext then returns the same error as Next.
 func TestTryNextWhilePipeCloses(t *testing.T) {
 	for name, end := range map[string]func(p, peer *pipe.Pipe) error{
 		"Close": func(p, peer *pipe.Pipe) error {
@@ -196,7 +201,8 @@ func TestTryNextWhilePipeCloses(t *testing.T) {
 	}
 }
 
-// TryNext skips a message that was aborted before, and returns the one after it.
+// TestTryNextAfterAbortedMessage checks that TryNext does not return a message that its sender has
+// aborted, and returns the message after it.
 func TestTryNextAfterAbortedMessage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client, server := connect(t, nativePath())

@@ -10,7 +10,7 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
 
-// tryWrite calls TryWrite with a valid message and reports whether the message was
+// tryWrite calls p.TryWrite with m, requires that there is no error, and reports whether m was
 // accepted.
 func tryWrite(t *testing.T, p *pipe.Pipe, m *pipe.Message) bool {
 	t.Helper()
@@ -19,8 +19,10 @@ func tryWrite(t *testing.T, p *pipe.Pipe, m *pipe.Message) bool {
 	return taken
 }
 
-// TryWrite does not accept a message if the budget is used up, or one that is not inline
-// as a whole. No part of it is sent.
+// TestTryWrite checks that TryWrite accepts a small message while the pipe's budget has bytes. It
+// does not accept one whose parts are not all inline, or any while the budget is used up, and then
+// sends nothing. Its error is ErrMessage for an invalid message, and the pipe's error after the
+// end.
 func TestTryWrite(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const budget = 1 << 20
@@ -48,8 +50,9 @@ func TestTryWrite(t *testing.T) {
 	})
 }
 
-// TryWrite also needs the budget of the context; if that is used up it releases the budget
-// of the pipe.
+// TestTryWriteBeyondTheSharedBudget checks that TryWrite does not accept a message while the
+// context's budget is used up by another pipe, and then keeps no bytes of its pipe's own budget. It
+// accepts messages again once the other pipe has ended.
 func TestTryWriteBeyondTheSharedBudget(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		path := nativePath()
@@ -72,14 +75,17 @@ func TestTryWriteBeyondTheSharedBudget(t *testing.T) {
 	})
 }
 
-// In the compatible dialect, which copies nothing, TryWrite accepts no message.
+// TestTryWriteCompatible checks that in the compatible dialect, which copies nothing, TryWrite
+// accepts no message.
 func TestTryWriteCompatible(t *testing.T) {
 	client, _ := connect(t, memPath())
 	require.False(t, tryWrite(t, client, message(1, []int{10}, nil)))
 	require.Zero(t, client.Stats().BytesInFlight)
 }
 
-// The memory of an accepted message is free at once, even if the ring is full.
+// TestTryWriteCopies checks that TryWrite accepts messages even if the ring of shared memory is
+// full. The caller may overwrite a message as soon as TryWrite returns: the bytes that arrive are
+// the original ones.
 func TestTryWriteCopies(t *testing.T) {
 	client, server := connect(t, pathNamed("shm+basic+native"))
 	const count, size = 16, 512 << 10

@@ -17,7 +17,8 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/transport/mem"
 )
 
-// windowContext returns a context for native pipes.
+// windowContext returns a context for native pipes over network, whose Limits.ContextWindowBytes is
+// windowBytes; 0 means the default. It is closed at the end of the test.
 func windowContext(t *testing.T, network *mem.Network, windowBytes int) *Context {
 	t.Helper()
 	return windowContextOver(t, TransportEntry{Name: "mem", Transport: mem.New(network, mem.WithBuffer(4<<20))}, windowBytes)
@@ -36,7 +37,8 @@ func windowContextOver(t *testing.T, over TransportEntry, windowBytes int) *Cont
 	return c
 }
 
-// windowPipes opens pipes between two contexts.
+// windowPipes opens count pipes from the context from, which dials, to the context to. clients[i]
+// and servers[i] are the ends of one pipe.
 func windowPipes(t *testing.T, from, to *Context, count int) (clients, servers []*Pipe) {
 	t.Helper()
 	l, err := to.Listen(t.Context(), from.opts.Transports[0].Name+"://")
@@ -52,12 +54,12 @@ func windowPipes(t *testing.T, from, to *Context, count int) (clients, servers [
 	return clients, servers
 }
 
-// windowMessage returns a message that is one frame of the message stream.
+// windowMessage returns a new message with one inline payload of 50,000 bytes.
 func windowMessage() *Message {
 	return &Message{Payloads: []Payload{{Data: bytes.Repeat([]byte("m"), 50_000)}}}
 }
 
-// take reads this many messages.
+// take receives and reads count messages of windowMessage from p.
 func take(t *testing.T, p *Pipe, count int) {
 	t.Helper()
 	for range count {
@@ -68,7 +70,8 @@ func take(t *testing.T, p *Pipe, count int) {
 	}
 }
 
-// unread returns how many bytes of messages one end has sent and the other has not read.
+// unread returns how many bytes of messages have been sent and not read on all pipes together, in
+// the direction from from[i] to to[i], which are the two ends of one pipe.
 func unread(from, to []*Pipe) (sum int) {
 	for i := range from {
 		s := from[i].Stats()
@@ -77,8 +80,9 @@ func unread(from, to []*Pipe) (sum int) {
 	return sum
 }
 
-// The bytes that peers have sent and that are not read stay within the context's bound,
-// with any number of peers. All of the budget is released in the end.
+// TestWindowsOfAllPipesShareABudget checks that the bytes by which the windows of all pipes of a
+// context grow stay within ContextWindowBytes, with any number of pipes, and so do the bytes that
+// are sent and not read. All of the budget is released once everything has been read.
 func TestWindowsOfAllPipesShareABudget(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const each = 150
@@ -120,8 +124,9 @@ func TestWindowsOfAllPipesShareABudget(t *testing.T) {
 	})
 }
 
-// Over shared memory the growth of the rings to which an end writes is counted. A budget
-// for one of them is acquired once, and released in the end.
+// TestRingsOfAllPipesShareABudget checks that over shared memory the growth of the rings to which
+// an end writes is charged to its ContextWindowBytes: with a budget for one ring, one of three
+// rings grows. All of the budget is released when the context is closed.
 func TestRingsOfAllPipesShareABudget(t *testing.T) {
 	if err := shm.New().Viable(); err != nil {
 		t.Skip("the transport does not work here: ", err)

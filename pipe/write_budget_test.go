@@ -9,7 +9,8 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/internal/budget"
 )
 
-// However shares are added and split, releasing all of them returns all bytes to the budgets.
+// TestBudgetSharesAreReleased checks that no matter how shares of messages are split and added,
+// releasing all of the resulting shares returns all bytes to both budgets.
 func TestBudgetSharesAreReleased(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		r := writeBudget{own: budget.New(1000), shared: budget.New(rapid.IntRange(1, 300).Draw(t, "shared"))}

@@ -12,7 +12,7 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/transport/transporttest"
 )
 
-// triggers is an option for ends that use no doorbells, as C++ ones.
+// triggers is an Option that makes an end use no doorbells but triggers, as C++ ends do.
 func triggers(t *Transport) { t.triggersOnly = true }
 
 func TestParityOfTransport(t *testing.T) {
@@ -38,7 +38,8 @@ func backend(name string, opts ...Option) transporttest.Backend {
 	}
 }
 
-// dialRaw returns a peer that writes bytes to the ring without framing.
+// dialRaw dials addr and returns the connection as a stream, so that a test can write bytes to the
+// ring without framing. The caller closes it.
 func dialRaw(addr string, opts ...Option) (io.WriteCloser, error) {
 	c, err := New(opts...).Dial(context.Background(), addr)
 	if err != nil {
@@ -47,7 +48,7 @@ func dialRaw(addr string, opts ...Option) (io.WriteCloser, error) {
 	return c.(transport.Multiplexer).Stream()
 }
 
-// connect returns the two ends of a connection, which are closed when the test ends.
+// connect returns the two ends of a new connection within tr, which are closed when the test ends.
 func connect(t testing.TB, tr *Transport) (dialled, accepted *conn) {
 	t.Helper()
 	l, err := tr.Listen(t.Context(), "")

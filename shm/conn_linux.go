@@ -36,6 +36,7 @@ type conn struct {
 	inTrigger           uint32       // the trigger that the peer sends when it has written to ownInbox
 	outTrigger          uint32       // the trigger that the peer sends when it has read from peerInbox
 
+	handedOver     atomic.Bool    // Stream or Multiplex was called; set with in.mu and out.mu held
 	closed         atomic.Bool    // Close was called
 	writeClosed    atomic.Bool    // CloseWrite or Close was called
 	peerFinished   atomic.Bool    // the peer writes no more
@@ -60,9 +61,10 @@ type conn struct {
 	writeDoorbell func(fd uintptr) // sends a doorbell; a test replaces it
 }
 
-// newConn returns the connection of the completed handshake h, with the addresses local and remote,
-// and starts its goroutine receiveEvents. The connection takes over the resources of h, and Close
-// releases them. After an error h still owns them, and the caller calls h.abort.
+// newConn returns the connection of the completed handshake h, with local and remote as its
+// addresses. It starts the goroutine receiveEvents and, for a C++ peer, the polling for triggers.
+// The connection takes over the socket, the memory and the reactor of h, which Close releases.
+// After an error h still owns them, and the caller calls h.abort.
 func newConn(h *handshake, local, remote string) (*conn, error) {
 	c := &conn{
 		local: local, remote: remote, peer: h.peer,
@@ -92,9 +94,11 @@ func newConn(h *handshake, local, remote string) (*conn, error) {
 	return c, nil
 }
 
-// claimRings makes c the only reader of its own inbox and the only writer of the peer's, by
-// transactions that last as long as the connection, and sets up c.in and c.out. The error matches
-// ErrProtocol if the peer has taken either role or has taken its memory away.
+// claimRings begins a read transaction on c's own inbox and a write transaction on the peer's
+// inbox. Both last as long as the connection, so that other readers of the one and writers to the
+// other get ring.ErrBusy. It then sets up c.in and c.out, which keep the wakeups of h. The error
+// matches ErrProtocol: the peer is in one of these transactions itself, or has taken its memory
+// away.
 func (c *conn) claimRings(h *handshake) error {
 	consumer := c.ownInbox.ring.Consumer()
 	if err := consumer.Begin(); err != nil {
@@ -120,7 +124,7 @@ func (c *conn) claimRings(h *handshake) error {
 func (c *conn) WriteFrames(frames ...transport.Frame) error {
 	c.out.mu.Lock()
 	defer c.out.mu.Unlock()
-	if c.out.handedOver {
+	if c.handedOver.Load() {
 		return ErrHandedOver
 	}
 	return c.failure("write", c.out.writeFrames(frames))
@@ -129,7 +133,7 @@ func (c *conn) WriteFrames(frames ...transport.Frame) error {
 func (c *conn) NextFrame() (int64, error) {
 	c.in.mu.Lock()
 	defer c.in.mu.Unlock()
-	if c.in.handedOver {
+	if c.handedOver.Load() {
 		return 0, ErrHandedOver
 	}
 	n, err := c.in.nextFrame()
@@ -139,14 +143,16 @@ func (c *conn) NextFrame() (int64, error) {
 func (c *conn) ReadBody(dst ...[]byte) error {
 	c.in.mu.Lock()
 	defer c.in.mu.Unlock()
-	if c.in.handedOver {
+	if c.handedOver.Load() {
 		return ErrHandedOver
 	}
 	return c.failure("read", c.in.readBody(dst))
 }
 
-// failure returns err as an *Error with op ("read" or "write") and the peer's address if err means
-// that the peer broke the protocol or is gone. Any other error, and nil, are returned unchanged.
+// failure returns err, wrapped in an *Error with op ("read" or "write") and the peer's address, if
+// err matches syscall.EPIPE, ErrProtocol, ring.ErrCorrupt or segment.ErrFault. With the last two
+// the result also matches ErrProtocol. Any other err, such as io.EOF, and nil are returned
+// unchanged.
 func (c *conn) failure(op string, err error) error {
 	switch {
 	case err == nil:
@@ -159,11 +165,22 @@ func (c *conn) failure(op string, err error) error {
 	return err
 }
 
-// CloseWrite implements [transport.Conn] and returns nil. A peer with doorbells is notified by a
-// flag in the ring, after the current write has returned. A C++ peer is notified by the end of the
-// socket, which ends both directions there; so a goroutine closes the socket's writing half once
-// the peer has read everything.
+// CloseWrite implements [transport.Conn]: it ends this end's writing. Blocked and later writes fail
+// with ErrClosed. After the last byte the peer's reads return io.EOF, or io.ErrUnexpectedEOF within
+// a frame. A peer of this package is notified by a flag in the ring, after a write in progress has
+// returned. For a C++ peer, a goroutine closes the writing half of the socket once that peer has
+// read everything; this also ends the other direction. CloseWrite returns nil, and further calls
+// have no effect. After Stream or Multiplex it returns ErrHandedOver and does nothing.
 func (c *conn) CloseWrite() error {
+	if c.handedOver.Load() {
+		return ErrHandedOver
+	}
+	c.closeWrite()
+	return nil
+}
+
+// closeWrite is CloseWrite for the connection or for the stream that it was made.
+func (c *conn) closeWrite() {
 	c.writeClosed.Store(true)
 	c.out.wakeup.wake()
 	c.closeWriteOnce.Do(func() {
@@ -179,16 +196,17 @@ func (c *conn) CloseWrite() error {
 		}
 		c.work.Go(c.out.closeWhenDrained)
 	})
-	return nil
 }
 
-// unreachable reports whether nothing need be sent to the peer any more: it has closed or died, or
-// Close was called here.
+// unreachable reports whether the peer has closed or died, or Close was called here. Nothing need
+// then be sent to the peer.
 func (c *conn) unreachable() bool { return c.peerGone.Load() || c.closed.Load() }
 
-// Close implements [transport.Conn]. It wakes blocked calls, waits until they and the connection's
-// goroutines have returned, and then releases the memory, the reactor and the session if there is
-// one. Further calls return nil, possibly before the first has finished.
+// Close implements [transport.Conn]. It closes the socket, wakes blocked reads and writes, waits
+// until they and the connection's goroutines have returned, and then releases the session through
+// shared memory if there is one, the reactor and the memory. The error is that of closing the
+// socket; with a session it is nil. Further calls return nil, possibly before the first has
+// finished.
 func (c *conn) Close() error {
 	c.writeClosed.Store(true)
 	if c.closed.Swap(true) {
@@ -230,16 +248,17 @@ func (c *conn) Close() error {
 func (c *conn) LocalAddr() string  { return c.local }
 func (c *conn) RemoteAddr() string { return c.remote }
 
-// PeerIdentity implements [transport.Identified]. It returns the process and the user that the
-// kernel recorded when the socket was connected. The error is nil.
+// PeerIdentity implements [transport.Identified]. It returns the ids of the peer's process, user
+// and group, which the kernel recorded when the socket was connected. The caller owns the result.
+// The error is nil.
 func (c *conn) PeerIdentity() (transport.Identity, error) {
 	peer := c.peer
 	return transport.Identity{Process: &peer}, nil
 }
 
-// FrameLimits implements [transport.FrameLimiter]. A frame has at most 2^32-1 bytes. A peer with
-// doorbells reads frames of any size. For a C++ peer a frame that it reads in one piece and its
-// header must fit into the ring.
+// FrameLimits implements [transport.FrameLimiter]. Max is 2^32-1 bytes. MaxWhole is 0, no limit, if
+// the peer is of this package. A C++ peer reads some frames in one piece, so its MaxWhole is the
+// size of the ring less the four bytes of a frame's header.
 func (c *conn) FrameLimits() transport.FrameLimits {
 	limits := transport.FrameLimits{Max: largestFrame}
 	if !c.doorbells {
@@ -248,27 +267,29 @@ func (c *conn) FrameLimits() transport.FrameLimits {
 	return limits
 }
 
-// notifyIfBlocked sends a doorbell if the peer has set the bit sleeps in marker, which shows that
-// its reader or its writer is blocked. It clears the bit, so that the peer gets one doorbell each
-// time that it blocks.
+// notifyIfBlocked sends the peer a doorbell if the bit sleeps is set in marker, which is in the
+// memory that both processes share. The peer sets that bit when its reader or its writer blocks.
+// notifyIfBlocked clears it first, so that the peer gets at most one doorbell each time that it
+// blocks.
 func (c *conn) notifyIfBlocked(marker *atomic.Uint32, sleeps uint32) {
 	if marker.Load()&sleeps != 0 && marker.And(^sleeps)&sleeps != 0 {
 		c.notify()
 	}
 }
 
-// notify sends a doorbell. It returns no error: if sending fails the peer is gone, which
-// receiveEvents detects.
+// notify sends the peer a doorbell with writeDoorbell, without waiting for space in the socket. It
+// returns no error: if the connection has failed, receiveEvents finds the end of the socket.
 func (c *conn) notify() { _ = c.raw.Control(c.writeDoorbell) }
 
-// Stream implements [transport.Multiplexer]. The connection reads nothing ahead, so the stream
-// begins with the next byte in the ring. The error is ErrClosed after Close, or ErrHandedOver if
-// the connection has already become a stream or a session.
+// Stream implements [transport.Multiplexer]. It returns a stream that begins with the next byte in
+// each ring, since the connection reads nothing ahead. Later calls that read or write frames return
+// ErrHandedOver. Closing the stream closes the connection. The error is ErrClosed after Close, or
+// ErrHandedOver if the connection has already become a stream or a session.
 func (c *conn) Stream() (transport.Stream, error) { return c.handOver() }
 
-// handOver returns a stream of the connection's bytes. It waits for calls in progress; later calls
-// of WriteFrames, NextFrame and ReadBody return ErrHandedOver, and so does a second handOver. After
-// Close it returns ErrClosed.
+// handOver makes the connection a stream of bytes, which it returns. It waits for reads and writes
+// in progress. Later calls of WriteFrames, NextFrame, ReadBody and CloseWrite return ErrHandedOver. After Close
+// handOver returns ErrClosed, and after an earlier handOver it returns ErrHandedOver.
 func (c *conn) handOver() (*stream, error) {
 	if c.closed.Load() {
 		return nil, transport.ErrClosed
@@ -277,10 +298,9 @@ func (c *conn) handOver() (*stream, error) {
 	defer c.in.mu.Unlock()
 	c.out.mu.Lock()
 	defer c.out.mu.Unlock()
-	if c.in.handedOver {
+	if c.handedOver.Swap(true) {
 		return nil, ErrHandedOver
 	}
-	c.in.handedOver, c.out.handedOver = true, true
 	return &stream{c}, nil
 }
 
@@ -318,10 +338,13 @@ func (s *stream) Write(p []byte) (int, error) {
 	return n, s.conn.failure("write", err)
 }
 
-// TryWrite implements [transport.Stream]. It writes nothing and returns 0 and nil.
+// TryWrite implements [transport.Stream]. It always writes nothing and returns 0 and nil, because
+// this stream cannot be written without blocking.
 func (s *stream) TryWrite(...[]byte) (int, error) { return 0, nil }
 
-// WriteBuffers implements [transport.Gatherer]: it blocks until all pieces are in the ring.
+// WriteBuffers implements [transport.Gatherer]. It blocks until all pieces are in the ring. It
+// removes the bytes written from pieces and returns their number, also if it fails, and keeps no
+// reference to their memory. The error is that of writePieces, wrapped by failure.
 func (s *stream) WriteBuffers(pieces *net.Buffers) (int64, error) {
 	out := &s.conn.out
 	out.mu.Lock()
@@ -330,8 +353,12 @@ func (s *stream) WriteBuffers(pieces *net.Buffers) (int64, error) {
 	return int64(n), s.conn.failure("write", err)
 }
 
-func (s *stream) CloseWrite() error { return s.conn.CloseWrite() }
-func (s *stream) Close() error      { return s.conn.Close() }
+func (s *stream) CloseWrite() error {
+	s.conn.closeWrite()
+	return nil
+}
+
+func (s *stream) Close() error { return s.conn.Close() }
 
 func (s *stream) LocalAddr() net.Addr  { return addr(s.conn.local) }
 func (s *stream) RemoteAddr() net.Addr { return addr(s.conn.remote) }

@@ -50,6 +50,31 @@ func TestCloseWriteWaitsForPeerWithoutDoorbells(t *testing.T) {
 	require.Equal(t, io.EOF, err)
 }
 
+// CloseWrite after a write that failed within a frame closes the socket once the peer without
+// doorbells has read the frames before: a C++ peer reads some frames only when they are complete.
+func TestCloseWriteAfterIncompleteFrame(t *testing.T) {
+	leakcheck.Check(t)
+	l := listen(t)
+	s := newRawPeer(t, l)
+	c := s.handshake(t, l, 0, 1)
+	written := testwait.StartBlocked(t, "WriteFrames", func() error {
+		return c.WriteFrames(transport.Frame{[]byte("complete")}, transport.Frame{make([]byte, inboxSize)})
+	})
+	require.NoError(t, c.CloseWrite())
+	require.ErrorIs(t, testwait.Finish(t, written), transport.ErrClosed)
+	require.NoError(t, s.SetReadDeadline(past))
+	_, err := s.Read(make([]byte, 1))
+	require.ErrorIs(t, err, os.ErrDeadlineExceeded, "too early")
+
+	reader := s.inbox.ring.Consumer()
+	require.NoError(t, reader.Begin())
+	require.NoError(t, reader.ReadAll(make([]byte, headerSize+len("complete"))))
+	require.NoError(t, reader.Commit())
+	target := newPeerReactor(s.otherReactor, [2]uint32{}, func() bool { return false })
+	require.NoError(t, target.send(c.(*conn).outTrigger, new(deadline.Deadline), newWakeup()))
+	wantSocketEOF(t, s)
+}
+
 func wantSocketEOF(t *testing.T, s *rawPeer) {
 	t.Helper()
 	require.NoError(t, s.SetReadDeadline(time.Time{}))
@@ -60,25 +85,26 @@ func wantSocketEOF(t *testing.T, s *rawPeer) {
 	require.Equal(t, io.EOF, testwait.Finish(t, read))
 }
 
-// A write after CloseWrite fails at once, whatever the peer has read.
+// A write after CloseWrite fails with ErrClosed at once, even if the peer has not read the bytes
+// written before.
 func TestWriteAfterCloseWriteDoesNotBlock(t *testing.T) {
 	leakcheck.Check(t)
 	l := listen(t)
-	for name, writer := range map[string]func(*testing.T, *conn) func() error{
-		"frames": func(_ *testing.T, c *conn) func() error {
-			return func() error { return c.WriteFrames(transport.Frame{[]byte("more")}) }
+	for name, writer := range map[string]func(*testing.T, *conn) (write, closeWrite func() error){
+		"frames": func(_ *testing.T, c *conn) (write, closeWrite func() error) {
+			return func() error { return c.WriteFrames(transport.Frame{[]byte("more")}) }, c.CloseWrite
 		},
-		"bytes": func(t *testing.T, c *conn) func() error {
+		"bytes": func(t *testing.T, c *conn) (write, closeWrite func() error) {
 			s, err := c.Stream()
 			require.NoError(t, err)
-			return func() error { _, err := s.Write([]byte("more")); return err }
+			return func() error { _, err := s.Write([]byte("more")); return err }, s.CloseWrite
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := newRawPeer(t, l).handshake(t, l, 0, 1).(*conn)
 			require.NoError(t, c.WriteFrames(transport.Frame{[]byte("last bytes")}))
-			write := writer(t, c)
-			require.NoError(t, c.CloseWrite())
+			write, closeWrite := writer(t, c)
+			require.NoError(t, closeWrite())
 			written := testwait.Start(func() error {
 				for range 1000 { // until the goroutine of CloseWrite has started
 					if err := write(); !errors.Is(err, transport.ErrClosed) {
@@ -93,7 +119,7 @@ func TestWriteAfterCloseWriteDoesNotBlock(t *testing.T) {
 	}
 }
 
-// Close does not wait for a peer that reads nothing.
+// Close after CloseWrite returns even if the peer reads nothing.
 func TestCloseAfterCloseWrite(t *testing.T) {
 	leakcheck.Check(t)
 	l := listen(t)
@@ -170,9 +196,9 @@ func TestCloseDuringFlood(t *testing.T) {
 	}
 }
 
-// Peers of this package read frames of any size. Peers without doorbells may be C++ ones, which
-// read some frames in one piece from a ring that also holds the frame's length. The ring belongs to
-// the peer, and so does its size.
+// FrameLimits gives no MaxWhole for a peer of this package, which reads frames of any size. For a
+// peer without doorbells, which may be C++ and read some frames in one piece, it is the size of the
+// peer's ring less the four bytes of the frame's length.
 func TestLargestFrameInOnePiece(t *testing.T) {
 	for _, c := range connectEnds(t, New()) {
 		require.Zero(t, c.FrameLimits().MaxWhole)
@@ -186,14 +212,13 @@ func TestLargestFrameInOnePiece(t *testing.T) {
 	require.Equal(t, 4096-4, s.handshake(t, l, 0, 1).(transport.FrameLimiter).FrameLimits().MaxWhole)
 }
 
-// connectEnds returns both ends of a connection.
+// connectEnds returns both ends of a new connection within tr, which are closed when the test ends.
 func connectEnds(t *testing.T, tr *Transport) [2]*conn {
 	d, a := connect(t, tr)
 	return [2]*conn{d, a}
 }
 
-// A caller that passes memory which cannot be read gets a panic, even though faults in the peer's
-// memory are errors.
+// A write of memory that cannot be read panics, even though faults in the peer's memory are errors.
 func TestFaultInCallersMemory(t *testing.T) {
 	l := listen(t)
 	c := newRawPeer(t, l).handshake(t, l, 0, 1)
@@ -220,7 +245,8 @@ type gatherStream interface {
 	transport.Gatherer
 }
 
-// streams returns the two ends of a connection as streams.
+// streams returns the two ends of a new connection within tr as streams, which are closed when the
+// test ends.
 func streams(t *testing.T, tr *Transport) (one, other gatherStream) {
 	t.Helper()
 	dialled, accepted := connect(t, tr)
@@ -231,7 +257,8 @@ func streams(t *testing.T, tr *Transport) (one, other gatherStream) {
 	return a.(gatherStream), b.(gatherStream)
 }
 
-// splitAtRandom splits p into pieces of all sizes, including empty ones.
+// splitAtRandom splits p into pieces of many sizes, the first one empty, and returns them. They
+// refer to p.
 func splitAtRandom(p []byte) (pieces net.Buffers) {
 	for size := 0; len(p) > 0; size = (size*5 + 1) % 300_007 {
 		n := min(size, len(p))
@@ -266,8 +293,8 @@ func TestWriteBuffers(t *testing.T) {
 	})
 }
 
-// After a deadline, the pieces that WriteBuffers leaves are exactly the bytes that the peer does
-// not get.
+// If a deadline interrupts WriteBuffers, the pieces that it leaves are exactly the bytes that the
+// peer has not received.
 func TestWriteBuffersAfterDeadline(t *testing.T) {
 	withBothKinds(t, func(t *testing.T, tr *Transport) {
 		one, other := streams(t, tr)

@@ -16,8 +16,9 @@ import (
 )
 
 // Dial connects to the listener with that name; the two ends share memory when it returns. ctx
-// bounds the call only. If ctx has ended before the call, Dial returns the error of ctx. The error
-// is an *AddrError if the name is invalid, and otherwise a *DialError.
+// bounds the call, not the connection. If ctx has ended before the call, Dial returns the error of
+// ctx. The error is an *AddrError if the name is empty or invalid, and otherwise a *DialError,
+// which matches the error of ctx if ctx ended during the call.
 func (t *Transport) Dial(ctx context.Context, name string) (transport.Conn, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -58,9 +59,9 @@ func (t *Transport) dial(ctx context.Context, name string) (transport.Conn, erro
 	return c, nil
 }
 
-// dial performs the client's half of the handshake on the connected socket, until ctx ends, and
-// returns the connection. name is that of the listener. The error is that of ctx if ctx has ended.
-// After an error the caller calls h.abort.
+// dial performs the client's half of the handshake on h's connected socket and returns the
+// connection, which takes over the resources of h. name is that of the listener. If ctx ends first,
+// the error is that of ctx. After an error the caller calls h.abort.
 func (h *handshake) dial(ctx context.Context, name string) (*conn, error) {
 	interrupted := make(chan struct{})
 	interrupt := context.AfterFunc(ctx, func() {
@@ -99,10 +100,10 @@ func (h *handshake) dial(ctx context.Context, name string) (*conn, error) {
 	return newConn(h, processName(os.Getpid()), name)
 }
 
-// tryMachine returns the reason why this process cannot open a connection, or nil. It acquires all
-// that a first connection needs, so that it meets the same limits, and releases it: one end shares
-// its memory with another one in this process. Its listener accepts nothing, since other processes
-// could dial it.
+// tryMachine returns nil if this process can open a connection through shared memory, and otherwise
+// the reason why not. It performs most of a handshake between two ends in this process, so that it
+// meets the limits of a first connection, and opens a listener that accepts nothing. It releases
+// all that it has acquired.
 func tryMachine() error {
 	l, err := net.ListenUnix("unix", socketAddr(""))
 	if err != nil {
@@ -123,8 +124,8 @@ func tryMachine() error {
 	return taking.receiveMemory()
 }
 
-// socketPair returns the two ends of an unnamed Unix socket. The caller closes both. After an error
-// none is open.
+// socketPair returns two connections that are the ends of one new, unnamed Unix socket. The caller
+// closes both. After an error none is open.
 func socketPair() (one, other *net.UnixConn, err error) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -141,8 +142,8 @@ func socketPair() (one, other *net.UnixConn, err error) {
 	return one, other, nil
 }
 
-// connOf returns the connection of the socket with the descriptor fd. It takes ownership of fd,
-// which is closed also if connOf fails. fd must be that of a Unix socket.
+// connOf returns a connection of the Unix socket with the descriptor fd, which must be that of a
+// Unix socket. The connection has a descriptor of its own; connOf closes fd, also if it fails.
 func connOf(fd int) (*net.UnixConn, error) {
 	f := os.NewFile(uintptr(fd), "socket")
 	defer f.Close()

@@ -18,9 +18,10 @@ const (
 	eventSegment = 3 // the file of a session's segment is attached
 )
 
-// send sends the event what, with a copy of file's descriptor attached if file is not nil; the
-// caller keeps file. It blocks, for at most c.sendTimeout, only if the peer lets doorbells fill the
-// socket. A timeout is an *Error that matches ErrProtocol; other errors are those of the socket.
+// send sends the byte what, an event, through the socket, with a copy of file's descriptor attached
+// if file is not nil; the caller keeps file. While the peer lets doorbells fill the socket it
+// blocks, for at most c.sendTimeout, and then returns an *Error that matches ErrProtocol. Other
+// errors are those of the socket.
 func (c *conn) send(what byte, file *os.File) error {
 	err := socket.Send(c.socket, []byte{what}, file, c.sendTimeout)
 	if errors.Is(err, os.ErrDeadlineExceeded) {
@@ -29,10 +30,11 @@ func (c *conn) send(what byte, file *os.File) error {
 	return err
 }
 
-// writeDoorbell calls send, which sends eventChanged through the socket fd without waiting for space
-// in it. A full socket is no error: the peer has doorbells to read and will check the rings. If the
-// system has no memory for the doorbell, writeDoorbell shuts the socket down, which ends the
-// connection: the peer could wait for that doorbell indefinitely.
+// writeDoorbell calls send, which must send eventChanged through the socket fd without waiting for
+// space in it. A full socket is no error: the peer has doorbells to read and will check the rings.
+// If the system has no memory for the doorbell, even after retries, writeDoorbell shuts the socket
+// down, which ends the connection: the peer could wait for that doorbell indefinitely. Other errors
+// of send are ignored.
 func writeDoorbell(fd uintptr, send func(fd uintptr) error) {
 	failpoint.Here()
 	if socket.Retry(func() error { return send(fd) }) == unix.ENOBUFS {
@@ -47,8 +49,9 @@ func sendDoorbell(fd uintptr) error {
 var doorbell = []byte{eventChanged}
 
 // receiveEvents is the goroutine of a connection that reads events from the socket. It returns
-// after Close, when the peer is gone, or when both ends have switched to a session; then it
-// releases the memory of both inboxes, and the session reads the socket.
+// after Close, when the peer is gone, or when both ends have switched to a session, whose goroutine
+// reads the socket from then on. If this end has a session by then, receiveEvents first unmaps both
+// inboxes. It closes c.receiveDone when it returns.
 func (c *conn) receiveEvents() {
 	defer close(c.receiveDone)
 	for !c.switched && !c.closed.Load() {
@@ -71,11 +74,12 @@ func (c *conn) receiveEvents() {
 	}
 }
 
-// receiveEvent is the callback by which receiveEvents reads. It handles the events that have
-// arrived and returns false, to be called again when there are more, or true if no more will follow
-// for the connection. It reads single bytes, because those after eventSession belong to the
-// session. It checks closed after each: Close waits for it, and the peer may send faster than it
-// reads.
+// receiveEvent is the callback by which receiveEvents reads the socket fd. It handles the events
+// that have arrived: it wakes the connection's calls, keeps a session's file, or makes reads fail.
+// It returns false if it is to be called when more events arrive, and true after Close, once the
+// peer is gone, or after eventSession. It reads one byte at a time, because bytes after
+// eventSession belong to the session. It checks for Close after each, since the peer may send
+// without pause.
 func (c *conn) receiveEvent(fd uintptr) bool {
 	event := c.event[:]
 	for !c.closed.Load() {
@@ -103,10 +107,10 @@ func (c *conn) receiveEvent(fd uintptr) bool {
 	return true
 }
 
-// handleEOF handles err, the error of a read from the socket, or the end of its reading half if err
-// is nil. It wakes both directions and returns true if the peer is gone. It returns false if a peer
-// without doorbells has only finished writing; receiveEvents then goes on until that peer has
-// closed.
+// handleEOF handles the end of the socket fd: the error err of a read or, if err is nil, the end of
+// its reading half. It records that the peer writes no more, and wakes the reader. If the peer is
+// gone, it also sets c.peerGone, wakes the writer, and returns true. If a C++ peer has only
+// finished writing, it returns false; receiveEvents goes on until that peer has closed.
 func (c *conn) handleEOF(fd int, err error) bool {
 	c.peerFinished.Store(true)
 	c.in.wakeup.wake()
@@ -119,8 +123,9 @@ func (c *conn) handleEOF(fd int, err error) bool {
 	return true
 }
 
-// peerHungUp reports, without blocking, whether the peer of the socket fd has closed it or the
-// socket has failed. A peer that has only closed its writing half has not hung up.
+// peerHungUp reports, without blocking, whether the peer of the socket fd has closed it, or the
+// socket or the system call has failed. A peer that has only closed its writing half has not hung
+// up.
 func peerHungUp(fd int) bool {
 	polled := []unix.PollFd{{Fd: int32(fd)}}
 	for {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/tensorpipe-go/tensorpipe/internal/errtext"
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
 
@@ -41,7 +42,9 @@ type DialError struct {
 	Err  error
 }
 
-func (e *DialError) Error() string { return "shm: dial " + e.Addr + ": " + e.Err.Error() }
+func (e *DialError) Error() string {
+	return "shm: dial " + e.Addr + ": " + errtext.OfNetwork(e.Err, e.Addr)
+}
 
 // Unwrap returns Err, the cause.
 func (e *DialError) Unwrap() error { return e.Err }
@@ -53,7 +56,9 @@ type ListenError struct {
 	Err  error
 }
 
-func (e *ListenError) Error() string { return "shm: listen on " + e.Addr + ": " + e.Err.Error() }
+func (e *ListenError) Error() string {
+	return "shm: listen on " + e.Addr + ": " + errtext.OfNetwork(e.Err, e.Addr)
+}
 
 // Unwrap returns Err, the cause.
 func (e *ListenError) Unwrap() error { return e.Err }

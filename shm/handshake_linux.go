@@ -37,9 +37,9 @@ func newHandshake(t *Transport, socket *net.UnixConn) *handshake {
 	return &handshake{transport: t, socket: socket, in: newWakeup(), out: newWakeup()}
 }
 
-// identify stores in h.peer the process and the user that the kernel has recorded for the peer. The
-// error matches ErrOtherUser if the transport does not allow that user, and is otherwise that of
-// the system call.
+// identify stores in h.peer the ids of the peer's process, user and group, which the kernel
+// recorded when the socket was connected. The error matches ErrOtherUser if the transport does not
+// allow that user; h.peer is set even then. Other errors are those of the function identify.
 func (h *handshake) identify() (err error) {
 	if h.peer, err = identify(h.socket); err != nil {
 		return err
@@ -50,9 +50,10 @@ func (h *handshake) identify() (err error) {
 	return nil
 }
 
-// accept performs the server's half of the handshake, except for sendGreeting, which comes last. It
-// checks that the client is still connected before it creates memory. After an error the caller
-// calls h.abort.
+// accept performs the server's half of the handshake, except for sendGreeting, which the caller
+// calls last. It checks the client's user, maps the client's memory and creates this end's, with
+// all pages of the inbox for a C++ client. The error matches io.ErrUnexpectedEOF if accept fails
+// because the client has closed the connection. After any error the caller calls h.abort.
 func (h *handshake) accept() error {
 	if err := h.identify(); err != nil {
 		return err
@@ -77,8 +78,8 @@ func (h *handshake) accept() error {
 	return h.reserveInbox()
 }
 
-// share creates this end's memory (createMemory) and sends it to the peer (sendGreeting). After an
-// error the caller calls h.abort.
+// share creates this end's memory (createMemory) and sends its descriptors to the peer
+// (sendGreeting). After an error the caller calls h.abort.
 func (h *handshake) share() error {
 	if err := h.createMemory(); err != nil {
 		return err
@@ -87,8 +88,8 @@ func (h *handshake) share() error {
 }
 
 // createMemory acquires the transport's reactor, registers this end's two triggers, creates the
-// inbox, and fills in h.greeting. h owns all of that. The call takes a while, mostly for reserving
-// pages.
+// inbox, and fills in h.greeting. h owns all of that, also after an error. The call takes a while,
+// mostly for reserving pages. The error is that of creating the reactor or the inbox.
 func (h *handshake) createMemory() (err error) {
 	if h.reactor, err = h.transport.reactors.acquire(); err != nil {
 		return err
@@ -108,7 +109,8 @@ func (h *handshake) createMemory() (err error) {
 }
 
 // sendGreeting sends h.greeting, which createMemory has filled in, and closes the inbox's
-// descriptors; the inbox stays mapped. It does not block: the socket is empty.
+// descriptors; the inbox stays mapped. It does not block: the socket is empty. After an error the
+// caller calls h.abort.
 func (h *handshake) sendGreeting() error {
 	if err := h.greeting.send(h.socket); err != nil {
 		return err
@@ -116,9 +118,10 @@ func (h *handshake) sendGreeting() error {
 	return cmp.Or(h.ownInbox.header.CloseFile(), h.ownInbox.data.CloseFile())
 }
 
-// receiveMemory blocks until the peer's greeting arrives, and maps the peer's inbox and the ring of
-// its reactor, which h owns. The error is that of receiveGreeting, or matches ErrProtocol if the
-// peer's memory is invalid, or is a *segment.Error if this system refuses to map it.
+// receiveMemory blocks until the peer's greeting arrives, stores the peer's triggers, and maps the
+// peer's inbox and the ring of the peer's reactor. h owns both mappings, also after an error. The
+// error is that of receiveGreeting, or matches ErrProtocol if the peer's memory is invalid, or is a
+// *segment.Error if this system refuses to map it.
 func (h *handshake) receiveMemory() error {
 	g, err := receiveGreeting(h.socket)
 	if err != nil {
@@ -136,8 +139,9 @@ func (h *handshake) receiveMemory() error {
 	return err
 }
 
-// reserveInbox reserves all pages of this end's inbox for a peer without doorbells, which does not
-// reserve them itself. It is called after createMemory and receiveMemory.
+// reserveInbox reserves all pages of this end's inbox if the peer is C++, which does not reserve
+// them itself. For a peer of this package it does nothing. It is called after createMemory and
+// receiveMemory. The error is that of reserving pages.
 func (h *handshake) reserveInbox() error {
 	if h.doorbells() {
 		return nil
@@ -145,14 +149,15 @@ func (h *handshake) reserveInbox() error {
 	return h.ownInbox.reserveAll()
 }
 
-// doorbells reports whether the peer sends and understands doorbells, by the marker in its inbox.
+// doorbells reports whether the connection uses doorbells: the peer's inbox has the marker of this
+// package, the peer cannot truncate that inbox, and doorbells are not disabled for the transport.
 // receiveMemory must have succeeded.
 func (h *handshake) doorbells() bool {
 	return !h.transport.triggersOnly && h.peerInbox.sealed() && h.peerInbox.marker().Load()&markerMask == doorbellMagic
 }
 
-// abort closes the socket and releases all that the handshake has acquired so far. It must not be
-// called after newConn has succeeded.
+// abort closes the socket, unmaps the memory, and releases the triggers and the reactor, as far as
+// the handshake has acquired them. It must not be called after newConn has succeeded.
 func (h *handshake) abort() {
 	h.socket.Close()
 	h.ownInbox.close()
@@ -209,9 +214,10 @@ func (g greeting) close() {
 var errRejected = errors.New("the peer rejected the handshake")
 
 // receiveGreeting blocks until the peer's greeting arrives, which is one message. The caller closes
-// the greeting. The error is errRejected if a rejection came instead, io.ErrUnexpectedEOF if the
-// peer has closed, and matches ErrProtocol if the message is no greeting. Otherwise it is that of
-// the socket, or a *segment.Error if this process cannot receive the files.
+// the greeting. The error is errRejected if a rejection came instead, whose text the caller can
+// then read from socket. It is io.ErrUnexpectedEOF at the end of the socket, and matches
+// ErrProtocol if the message is no greeting. Otherwise it is that of reading the socket, or a
+// *segment.Error if this process cannot receive the files.
 func receiveGreeting(socket *net.UnixConn) (greeting, error) {
 	var triggers [greetingSize]byte
 	rights := make([]byte, unix.CmsgSpace(greetingFiles*4))
@@ -255,10 +261,10 @@ const rejectPrefix = "refused:"
 // maxReason is the largest length of a reason in bytes.
 const maxReason = 512
 
-// reject sends the client the text of why, such as a limit of this process, instead of a greeting.
-// It sends nothing in three cases: the client's memory is not mapped yet; the client is C++, which
-// would take the text for a greeting; or why matches ErrProtocol. Errors are ignored: the client
-// then sees the end of the socket.
+// reject sends the client a rejection with the text of why, up to 512 bytes, instead of a greeting.
+// It sends nothing in three cases: the client's memory is not mapped yet; the connection would not
+// use doorbells, since a C++ client would take the text for a greeting; or why matches ErrProtocol.
+// Errors are ignored: the client then sees the end of the socket.
 func (h *handshake) reject(why error) {
 	if h.peerInbox.ring == nil || !h.doorbells() || errors.Is(why, ErrProtocol) {
 		return
@@ -267,8 +273,9 @@ func (h *handshake) reject(why error) {
 	_, _ = h.socket.Write([]byte(rejectPrefix + text[:min(len(text), maxReason)]))
 }
 
-// identify returns the process and the user at the other end of socket, as the kernel recorded them
-// when the socket was connected. The error is that of the system call.
+// identify returns the ids of the process, the user and the group at the other end of socket, which
+// the kernel recorded when the socket was connected. The error is that of the system call, or means
+// that socket is closed.
 func identify(socket *net.UnixConn) (peer transport.Credentials, err error) {
 	raw, err := socket.SyscallConn()
 	if err != nil {
@@ -289,5 +296,5 @@ func identify(socket *net.UnixConn) (peer transport.Credentials, err error) {
 }
 
 // processName returns the address that stands for an end that dialled, whose socket has no name:
-// "pid" and its process id.
+// "pid", a space and its process id.
 func processName(pid int) string { return fmt.Sprintf("pid %d", pid) }

@@ -15,7 +15,8 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
 
-// Memory for clients is created concurrently. Only greetings are sent one after the other.
+// A listener creates memory for several clients concurrently. Only its greetings are sent one after
+// the other.
 func TestMemoryIsCreatedConcurrently(t *testing.T) {
 	leakcheck.Check(t)
 	l := listen(t, func(tr *Transport) { tr.handshakeTimeout = time.Hour })
@@ -60,7 +61,8 @@ func TestNoMemoryForClosedClient(t *testing.T) {
 	require.Nil(t, h.ownInbox.data)
 }
 
-// rawPeerWithGreeting returns a raw peer that has sent its greeting, and the handshake with it.
+// rawPeerWithGreeting returns a raw peer that has sent its greeting, and this end's handshake with
+// that peer, which is aborted when the test ends.
 func rawPeerWithGreeting(t *testing.T) (*rawPeer, *handshake) {
 	t.Helper()
 	here, there, err := socketPair()
@@ -72,7 +74,7 @@ func rawPeerWithGreeting(t *testing.T) (*rawPeer, *handshake) {
 	return s, h
 }
 
-// The error of a rejected client contains the reason that it received.
+// The error of Dial at a rejected client contains the reason that the listener has sent.
 func TestRejectionReason(t *testing.T) {
 	leakcheck.Check(t)
 	for _, c := range []struct{ said, want string }{

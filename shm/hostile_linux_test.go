@@ -28,7 +28,8 @@ func listen(t testing.TB, opts ...Option) transport.Listener {
 	return l
 }
 
-// file returns a file with the descriptor that open returns.
+// file calls open and returns a file with the descriptor that open returns. The file is closed when
+// the test ends.
 func file(t *testing.T, open func() (int, error)) *os.File {
 	t.Helper()
 	fd, err := open()
@@ -107,7 +108,8 @@ func TestBadGreetings(t *testing.T) {
 	}
 }
 
-// swap sends a greeting with one descriptor replaced.
+// swap returns a function that sends a greeting of the raw peer s in which the descriptor with the
+// index at is replaced by that of the file from other.
 func swap(at int, other func(t *testing.T) *os.File) func(t *testing.T, s *rawPeer) {
 	return func(t *testing.T, s *rawPeer) {
 		files := s.files()
@@ -127,7 +129,7 @@ func wantHandshakeError(t *testing.T, l transport.Listener, want error) {
 	require.ErrorAs(t, err, &failed)
 }
 
-// wantAccepted checks that the listener still accepts other peers.
+// wantAccepted checks that l still accepts a client, whose frame arrives.
 func wantAccepted(t *testing.T, l transport.Listener) {
 	t.Helper()
 	dialled, err := New().Dial(t.Context(), l.Addr())
@@ -185,8 +187,8 @@ func TestDialGivesUp(t *testing.T) {
 	require.ErrorAs(t, err, &failed)
 }
 
-// This end sends the triggers of the peer's greeting, and ignores triggers that it has not given
-// out.
+// This end sends the two triggers that the peer's greeting contains. It ignores triggers from the
+// peer that it has not registered.
 func TestTriggersOfPeer(t *testing.T) {
 	leakcheck.Check(t)
 	l := listen(t)
@@ -212,7 +214,8 @@ func TestTriggersOfPeer(t *testing.T) {
 	require.NoError(t, testwait.Finish(t, read))
 }
 
-// A head or tail that no honest peer writes ends that direction of the connection.
+// An impossible head or tail in a ring, written by the peer, ends that direction of the connection
+// with an error.
 func TestBadMarkers(t *testing.T) {
 	leakcheck.Check(t)
 	l := listen(t)
@@ -240,7 +243,8 @@ func TestBadMarkers(t *testing.T) {
 	wantAccepted(t, l)
 }
 
-// A peer truncates its memory before a write to its inbox, or to its reactor.
+// If a peer truncates its inbox or the ring of its reactor, the next write fails with an error that
+// matches ErrProtocol and segment.ErrFault. The listener goes on.
 func TestShrunk(t *testing.T) {
 	leakcheck.Check(t)
 	l := listen(t)
@@ -263,8 +267,8 @@ func TestShrunk(t *testing.T) {
 	wantAccepted(t, l)
 }
 
-// A read fails if the peer has truncated the reactor's memory, to which this end sends triggers for
-// what it has read.
+// A read fails if the peer has truncated the ring of its reactor, to which this end sends a trigger
+// for the bytes that it has read.
 func TestShrunkDuringRead(t *testing.T) {
 	leakcheck.Check(t)
 	l := listen(t)
@@ -290,7 +294,8 @@ func TestOwnMemoryIsSealed(t *testing.T) {
 	}
 }
 
-// Without doorbells the protocol has no bytes on the socket after the greeting.
+// If a peer without doorbells sends bytes through the socket after its greeting, reads fail with
+// ErrProtocol once the ring is empty.
 func TestBytesAfterGreeting(t *testing.T) {
 	leakcheck.Check(t)
 	l := listen(t)
@@ -304,7 +309,7 @@ func TestBytesAfterGreeting(t *testing.T) {
 	require.ErrorIs(t, err, ErrProtocol)
 }
 
-// Doorbells that were not requested do no harm.
+// Frames still arrive after many doorbells that were not requested.
 func TestUnneededDoorbells(t *testing.T) {
 	dialled, accepted := connect(t, New())
 	for range 10_000 {

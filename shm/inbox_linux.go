@@ -25,7 +25,6 @@ type inbox struct {
 	protocolErr atomic.Pointer[error] // why the peer broke the protocol, on the socket
 
 	mu         sync.Mutex // held by a read
-	handedOver bool       // to a stream
 	unreported int        // bytes that were read and for which no trigger was sent
 
 	header    [headerSize]byte
@@ -33,15 +32,15 @@ type inbox struct {
 	remaining int64 // bytes of the body that were not read
 }
 
-// ready reports whether a read can go on: there are bytes in the ring, or the ring is corrupt,
-// which the read then returns.
+// ready reports whether a blocked read can go on because of the ring: there are bytes in it, or it
+// is corrupt, so that the read returns an error.
 func (b *inbox) ready() bool {
 	n, err := b.consumer.Readable()
 	return n > 0 || err != nil
 }
 
-// fail makes reads return err once the ring is empty, and wakes a blocked one. Only the first err
-// counts.
+// fail makes read return err once the ring is empty, unless callError gives another reason. Only
+// the err of the first call counts. Each call wakes a blocked read.
 func (b *inbox) fail(err error) {
 	b.protocolErr.CompareAndSwap(nil, &err)
 	b.wakeup.wake()
@@ -94,10 +93,10 @@ func (b *inbox) readBody(dst [][]byte) error {
 	return b.reportFreed()
 }
 
-// read blocks until there are bytes, copies some to p, which must not be empty, and returns how
-// many. Once the ring is empty it returns io.EOF if the peer has finished, or the error given to
-// fail. Other errors are those of callError, of the ring and of reportFreed; with the last, bytes
-// may have been read. The caller holds mu.
+// read blocks until there are bytes, copies at most 64 KiB of them to p, which must not be empty,
+// and returns how many. Once the ring is empty it returns the error given to fail, or io.EOF if the
+// peer has finished. Other errors are those of callError, of a corrupt ring, or of reportFreed;
+// with an error of reportFreed, the number can be positive. The caller holds mu.
 func (b *inbox) read(p []byte) (int, error) {
 	for {
 		if err := b.callError(); err != nil {
@@ -126,7 +125,7 @@ func (b *inbox) read(p []byte) (int, error) {
 }
 
 // callError returns why reads fail at once, even if there are bytes in the ring: ErrClosed after
-// Close, or os.ErrDeadlineExceeded. Otherwise it returns nil.
+// Close, or os.ErrDeadlineExceeded after the read deadline. Otherwise it returns nil.
 func (b *inbox) callError() error {
 	switch {
 	case b.conn.closed.Load():
@@ -137,9 +136,9 @@ func (b *inbox) callError() error {
 	return nil
 }
 
-// release publishes that n bytes were read, so that the peer can reuse their space, and wakes the
-// peer's blocked writer: by a doorbell, or by a trigger once piece bytes are unreported. The error
-// is that of the ring or of reportFreed. The caller holds mu.
+// release lets the peer reuse the space of n bytes that were read. A peer of this package gets a
+// doorbell if its writer is blocked. For a C++ peer release adds n to unreported, and calls
+// reportFreed if that makes 64 KiB or more. The error is that of reportFreed. The caller holds mu.
 func (b *inbox) release(n int) error {
 	if err := b.consumer.Publish(); err != nil {
 		return err
@@ -155,9 +154,11 @@ func (b *inbox) release(n int) error {
 	return b.reportFreed()
 }
 
-// reportFreed sends a peer without doorbells a trigger if bytes were read since the last trigger.
-// If it returns os.ErrDeadlineExceeded, the bytes stay unreported, and the next call tries again.
-// Other errors are those of peerReactor.send. The caller holds mu.
+// reportFreed sends a C++ peer a trigger if unreported is not 0: bytes were read since the last
+// trigger. For a peer of this package unreported is always 0, and reportFreed does nothing. The
+// error is that of peerReactor.send. After os.ErrDeadlineExceeded unreported keeps its value, so
+// that the next call tries again. After success, and after any other error, unreported is 0. The
+// caller holds mu.
 func (b *inbox) reportFreed() error {
 	if b.unreported == 0 {
 		return nil

@@ -19,10 +19,11 @@ const backlog = 128
 // past is a deadline that makes a blocked call return at once.
 var past = time.Unix(1, 0)
 
-// Listen opens a listener on the abstract socket with that name. ctx bounds the call only. If ctx
-// has ended before the call, Listen returns the error of ctx. The error is an *AddrError if the
-// name is invalid, and otherwise a *ListenError. Each client has ten seconds for its handshake. If
-// the handshake fails, Accept returns a connection whose calls return the reason.
+// Listen opens a listener on the abstract socket with that name. For the empty name the kernel
+// chooses one, which Addr returns. ctx bounds the call, not the listener. If ctx has ended before
+// the call, Listen returns the error of ctx. The error is an *AddrError if the name is invalid, and
+// otherwise a *ListenError. Each client has ten seconds for its handshake. If the handshake fails,
+// Accept returns a connection whose reads and writes return a *HandshakeError.
 func (t *Transport) Listen(ctx context.Context, name string) (transport.Listener, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -86,8 +87,9 @@ func newListener(t *Transport, socket *net.UnixListener, name string) *listener 
 }
 
 // acceptLoop is the goroutine of a listener that accepts connections from the kernel and starts
-// their handshakes, each on a goroutine of its own, until the listener is closed. Errors of
-// accepting are returned by Accept.
+// their handshakes, each on a goroutine of its own, until the listener is closed. It pauses while
+// backlog connections wait for their handshake or for Accept. Accept returns the errors of
+// accepting.
 func (l *listener) acceptLoop() {
 	for {
 		select {
@@ -115,8 +117,9 @@ func (l *listener) acceptLoop() {
 }
 
 // handshake performs the server's handshake on socket, which it owns, and queues the connection for
-// Accept, or a failedConn if the handshake failed. Clients that dial one after the other are
-// accepted in that order, because greetings are sent under queueMu; their memory is created before,
+// Accept. If the handshake fails, it closes the socket and queues a failedConn; if h.accept fails,
+// it also sends the client the reason where it can. Clients that dial one after the other are
+// accepted in that order, because greetings are sent under queueMu. Their memory is created before,
 // concurrently.
 func (l *listener) handshake(socket *net.UnixConn) {
 	socket.SetDeadline(time.Now().Add(l.transport.handshakeTimeout)) // before the interrupt, whose deadline must stay
@@ -172,8 +175,9 @@ func (l *listener) Accept(ctx context.Context) (transport.Conn, error) {
 
 func (l *listener) Addr() string { return l.name }
 
-// Close implements transport.Listener. It waits for the goroutines of the listener, and closes
-// connections that were not accepted.
+// Close implements transport.Listener. It ends handshakes in progress, waits for the goroutines of
+// the listener, closes connections that were not accepted, and returns nil. Blocked calls of Accept
+// return ErrClosed.
 func (l *listener) Close() error {
 	l.stopping.Do(func() {
 		close(l.done)

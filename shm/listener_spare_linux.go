@@ -20,7 +20,8 @@ type spareDescriptor struct {
 	held bool
 }
 
-// hold opens the descriptor if it is not open, and reports whether it is open now.
+// hold opens the spare descriptor if it is not open, and returns true if it is open now. It returns
+// false if the system refuses a descriptor.
 func (r *spareDescriptor) hold() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -58,9 +59,9 @@ func (r *spareDescriptor) wake() {
 	}
 }
 
-// swap closes the descriptor, calls f, which may open another one in its place and must close it,
-// and opens the spare descriptor again, if it can. f is called at once, so that other goroutines
-// rarely take the number first. f must not use r: mu is held.
+// swap closes the spare descriptor if it is open, calls f, and opens the spare descriptor again if
+// it can. f may open another descriptor in its place and must close it. f is called at once, so
+// that other goroutines rarely take the number first. f must not use r: mu is held.
 func (r *spareDescriptor) swap(f func()) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -71,10 +72,11 @@ func (r *spareDescriptor) swap(f func()) {
 	r.open()
 }
 
-// accept blocks until a client connects and returns its socket. If the process has no descriptor
-// left for the connection, accept closes the connection and returns ended, a failed connection that
-// Accept returns in its place. err is any other error, for example after Close. Only one of the
-// three results is not nil.
+// accept blocks until a client connects and returns its socket, which the caller owns. If the
+// process has no descriptor left for the connection, accept closes the connection with the help of
+// the spare descriptor and returns ended, a failed connection that the listener's Accept returns in
+// its place. err is any other error: for example after Close, or of a lack of descriptors when
+// there is no spare one. Only one of the three results is not nil.
 func (l *listener) accept() (socket *net.UnixConn, ended *failedConn, err error) {
 	socket, err = l.socket.AcceptUnix()
 	if !outOfDescriptors(err) || !l.spare.hold() {
@@ -97,8 +99,9 @@ func outOfDescriptors(err error) bool {
 	return errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE)
 }
 
-// rejectOne accepts a connection with the spare descriptor's number and closes it at once. It
-// returns the process id of the client, 0 if that is not known, or the error of accept(2).
+// rejectOne accepts a connection with the spare descriptor's number and closes it at once. It does
+// not block. It returns the process id of the client, or 0 if that is not known. The error is that
+// of accept(2), or means that the listener is closed.
 func (l *listener) rejectOne() (pid int, err error) {
 	raw, err := l.socket.SyscallConn()
 	if err != nil {
@@ -119,8 +122,8 @@ func (l *listener) rejectOne() (pid int, err error) {
 	return pid, cmp.Or(ctlErr, err)
 }
 
-// awaitPeer blocks until a client connects or the listener is closed. The caller has opened the
-// spare descriptor (hold).
+// awaitPeer blocks until a client connects or the listener is closed; it may return early if a
+// system call fails. The caller has opened the spare descriptor (hold).
 func (l *listener) awaitPeer() {
 	select {
 	case <-l.done: // wake may have been called before the spare descriptor was open

@@ -38,8 +38,9 @@ type process struct {
 	out *bufio.Scanner
 }
 
-// start starts a child process in a role. Its descriptors from 3 on are the files. It exits at the
-// end of its input, and is killed when the test ends.
+// start starts a child process that runs this test binary in the role name with the argument addr.
+// Its descriptors from 3 on are the files. It exits at the end of its input, and is killed when the
+// test ends.
 func start(t testing.TB, name, addr string, files ...*os.File) *process {
 	t.Helper()
 	require.Contains(t, peers, name)
@@ -60,14 +61,15 @@ func start(t testing.TB, name, addr string, files ...*os.File) *process {
 	return &process{cmd, in, bufio.NewScanner(out)}
 }
 
-// line waits for a line of the child's output and returns it.
+// line blocks until the child has written a line of output and returns it. The test fails if the
+// output ends.
 func (p *process) line(t testing.TB) string {
 	t.Helper()
 	require.True(t, p.out.Scan(), "the peer ended early: %v", p.out.Err())
 	return p.out.Text()
 }
 
-// finish closes the child's input and waits until it exits.
+// finish closes the child's input, waits until the child exits, and checks that it has succeeded.
 func (p *process) finish(t testing.TB) {
 	t.Helper()
 	require.NoError(t, p.in.Close())

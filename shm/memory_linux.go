@@ -28,9 +28,9 @@ type memory struct {
 	ring         *ring.Ring
 }
 
-// createRing creates an empty ring with size bytes of data, and reserves pages for the first bytes
-// of the data; part is their number. The caller closes it. It is sealed, so that no peer can take
-// it away; C++ peers do not notice.
+// createRing creates an empty ring with size bytes of data, and reserves pages for the first part
+// bytes of the data. The caller closes the result; after an error nothing is left to close. The
+// memory is sealed, so that no peer can truncate it; C++ peers do not notice.
 func createRing(size, part int) (m memory, err error) {
 	defer func() {
 		if err != nil {
@@ -50,9 +50,9 @@ func createRing(size, part int) (m memory, err error) {
 	return m, err
 }
 
-// mapRing maps the peer's ring that consists of these two files. The caller keeps the files and
+// mapRing maps the peer's ring, which consists of these two files. The caller keeps the files and
 // closes the memory; after an error nothing is mapped. The error matches ErrProtocol if the peer is
-// at fault.
+// at fault, and is a *segment.Error if this system refuses to map the files.
 func mapRing(header, data *os.File) (m memory, err error) {
 	defer func() {
 		if err != nil {
@@ -72,8 +72,9 @@ func mapRing(header, data *os.File) (m memory, err error) {
 	return m, mapError(err)
 }
 
-// mapError returns err, the error of mapping memory of the peer, as one that matches [ErrProtocol].
-// It returns err unchanged if that is nil or a *segment.Error, which is a refusal of this system.
+// mapError returns err, an error of receiving or mapping memory of the peer, wrapped so that it
+// matches [ErrProtocol]. It returns err unchanged if err is nil or contains a *segment.Error, by
+// which this system has refused.
 func mapError(err error) error {
 	var refused *segment.Error
 	if err == nil || errors.As(err, &refused) {
@@ -86,14 +87,14 @@ func protocolError(format string, args ...any) error {
 	return fmt.Errorf("%w: %w", ErrProtocol, fmt.Errorf(format, args...))
 }
 
-// guard runs f, which accesses the memory, and returns its error, or one that matches
-// segment.ErrFault if f found that the peer had taken the memory away. f must release its locks
-// with defer.
+// guard calls f, which accesses m on the calling goroutine, and returns its error. If the peer has
+// truncated the memory, the access ends f, and the error matches segment.ErrFault. So f must
+// release its locks with defer.
 func (m memory) guard(f func() error) error {
 	return segment.Guard(f, m.header.Bytes(), m.data.Bytes())
 }
 
-// sealed reports whether the peer cannot take the memory away, so that it can be accessed without
+// sealed reports whether neither end can truncate the memory, so that it can be accessed without
 // guard.
 func (m memory) sealed() bool { return m.header.Sealed() && m.data.Sealed() }
 
@@ -132,7 +133,7 @@ func (m memory) marker() *atomic.Uint32 {
 const inboxReserved = 64 << 10
 
 // createInbox creates the inbox of a connection, which the caller closes. Only its first
-// inboxReserved bytes have pages, unless the system cannot reserve pages later.
+// inboxReserved bytes have pages; all have if this system cannot reserve pages of existing memory.
 func createInbox() (memory, error) {
 	m, err := createRing(inboxSize, inboxReserved)
 	if err != nil || !errors.Is(segment.Reserve(m.data.Bytes()[:1]), errors.ErrUnsupported) {
@@ -142,8 +143,8 @@ func createInbox() (memory, error) {
 	return createRing(inboxSize, inboxSize)
 }
 
-// reserveAll reserves all pages of an inbox, or of its first inboxSize bytes if a foreign peer has
-// made it larger. It returns nil if this system cannot reserve pages of existing memory: then the
+// reserveAll reserves all pages of the data of an inbox, or of its first inboxSize bytes if the
+// inbox is larger. It returns nil if this system cannot reserve pages of existing memory: then the
 // owner has reserved all when it created the inbox. Other errors are those of segment.Reserve.
 func (m memory) reserveAll() error {
 	data := m.data.Bytes()

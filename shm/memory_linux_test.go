@@ -24,7 +24,8 @@ func resident(t *testing.T, f *os.File) int {
 	return int(st.Blocks) * 512
 }
 
-// connWithFiles returns the ends of a connection, and the inbox of each as a file.
+// connWithFiles returns the ends of a new connection, and for each the file of its inbox's data.
+// All are closed when the test ends.
 func connWithFiles(t *testing.T, opts ...Option) (ends [2]*conn, inboxes [2]*os.File) {
 	t.Helper()
 	one, other, err := socketPair()
@@ -79,7 +80,8 @@ func TestInboxOnOldKernelIsReserved(t *testing.T) {
 	wantFrame(t, ends[1], large)
 }
 
-// An inbox for a peer without doorbells has all pages: the peer may be C++ and reserves none.
+// An inbox for a peer without doorbells has all pages from the beginning: the peer may be C++ and
+// reserves none.
 func TestInboxForTriggersIsReserved(t *testing.T) {
 	leakcheck.Check(t)
 	_, inboxes := connWithFiles(t, triggers)
@@ -116,8 +118,8 @@ func TestInboxForCPPPeersIsReserved(t *testing.T) {
 	requireReservedInbox(t, s)
 }
 
-// requireReservedInbox receives the greeting of the other end and checks that its inbox has all
-// pages.
+// requireReservedInbox receives the greeting that was sent to s, and checks that the sender's inbox
+// has all pages.
 func requireReservedInbox(t *testing.T, s *rawPeer) {
 	t.Helper()
 	g, err := receiveGreeting(s.UnixConn)
@@ -136,8 +138,8 @@ func TestLargeForeignInboxIsNotReserved(t *testing.T) {
 	require.Equal(t, inboxSize, resident(t, m.data.File()))
 }
 
-// withoutPages replaces the last page of shared memory by one that the system cannot provide.
-// restore maps the file's page again.
+// withoutPages replaces the last page of memory, a mapping of the file of, by one that the system
+// cannot provide. restore maps the file's page again.
 func withoutPages(t *testing.T, memory []byte, of *os.File) (restore func()) {
 	t.Helper()
 	empty, err := unix.MemfdCreate("empty", unix.MFD_CLOEXEC)
@@ -154,8 +156,9 @@ func withoutPages(t *testing.T, memory []byte, of *os.File) (restore func()) {
 	return func() { mapPage(int(of.Fd()), int64(last)) }
 }
 
-// If pages cannot be reserved no part of the frame is written; frames that need none are. The same
-// frame can be written later.
+// If pages of the peer's inbox cannot be reserved, WriteFrames fails and writes no part of its
+// frames. Frames that need none of these pages are still written, and the same frame can be written
+// later.
 func TestInboxWithoutPages(t *testing.T) {
 	leakcheck.Check(t)
 	ends, inboxes := connWithFiles(t)
@@ -174,7 +177,8 @@ func TestInboxWithoutPages(t *testing.T) {
 	require.Equal(t, inboxSize, resident(t, inboxes[1]))
 }
 
-// A write to a stream then returns that it has written nothing.
+// If pages of the peer's inbox cannot be reserved, a write to a stream fails and returns 0. It
+// succeeds later.
 func TestStreamWithoutPages(t *testing.T) {
 	leakcheck.Check(t)
 	ends, inboxes := connWithFiles(t)
@@ -203,9 +207,9 @@ func inUse(t *testing.T) (descriptors, mappings int) {
 	return len(entries), strings.Count(string(maps), "memfd:tensorpipe_shm")
 }
 
-// An end keeps a socket, two rings of two mappings each, and with a peer without doorbells the
-// peer's reactor. All connections together have one reactor, of two descriptors, and one more for
-// its sleeper.
+// A connection keeps one descriptor, its socket, and the mappings of its two rings; with a peer
+// without doorbells also those of the peer's reactor. The reactor of all connections takes three
+// descriptors.
 func TestResourcesOfConnections(t *testing.T) {
 	for _, k := range []struct {
 		name     string

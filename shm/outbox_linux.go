@@ -29,8 +29,8 @@ type outbox struct {
 	deadline deadline.Deadline
 
 	mu             sync.Mutex // held by a write
-	handedOver     bool       // to a stream
 	unpublished    int        // bytes that the peer cannot see yet
+	incomplete     int64      // bytes that a write has left of a frame when it failed
 	triggerPending bool       // bytes were published and no trigger was sent
 
 	frames     []transport.Frame
@@ -42,8 +42,8 @@ type outbox struct {
 	single     [1][]byte // the pieces of a Write
 }
 
-// ready reports whether a write can go on: there is space in the ring, or the ring is corrupt,
-// which the write then returns.
+// ready reports whether a blocked write can go on because of the ring: there is space in it, or it
+// is corrupt, so that the write returns an error. The caller calls it within guard.
 func (o *outbox) ready() bool {
 	n, err := o.producer.Free()
 	return n > 0 || err != nil
@@ -70,9 +70,9 @@ func (o *outbox) writeFrames(frames []transport.Frame) error {
 	return err
 }
 
-// guard runs f, which accesses the peer's memory, and returns its error, or one that matches
-// segment.ErrFault if the peer had taken that memory away. A fault in other memory, such as the
-// caller's, panics.
+// guard calls f, which accesses the peer's memory, and returns its error. If the peer has truncated
+// that memory, the access ends f, and the error matches segment.ErrFault. So f must release its
+// locks with defer.
 func (o *outbox) guard(f func() error) error {
 	if o.guarded {
 		return o.conn.peerInbox.guard(f)
@@ -82,22 +82,37 @@ func (o *outbox) guard(f func() error) error {
 
 func (o *outbox) writeFramesUnguarded() error {
 	for _, f := range o.frames {
-		binary.LittleEndian.PutUint32(o.header[:], uint32(frame.Size(f)))
-		if _, err := o.write(o.header[:]); err != nil {
+		if err := o.writeFrame(f); err != nil {
 			return err
-		}
-		for _, part := range f {
-			if _, err := o.write(part); err != nil {
-				return err
-			}
 		}
 	}
 	return o.publish()
 }
 
-// writePieces writes pieces without frames, blocks until all are in the ring, and publishes them.
-// It returns the number of bytes written and removes those from pieces, also if it fails. It keeps
-// no reference to the memory of pieces. The caller holds mu.
+// writeFrame writes the header and the parts of f to the ring. After an error incomplete is the
+// number of bytes that it wrote. The error is that of write.
+func (o *outbox) writeFrame(f transport.Frame) error {
+	binary.LittleEndian.PutUint32(o.header[:], uint32(frame.Size(f)))
+	n, err := o.write(o.header[:])
+	written := int64(n)
+	for _, part := range f {
+		if err != nil {
+			break
+		}
+		n, err = o.write(part)
+		written += int64(n)
+	}
+	if err != nil {
+		o.incomplete = written
+	}
+	return err
+}
+
+// writePieces writes pieces without a frame around them, blocks until all are in the ring, and
+// publishes them. It removes the bytes written from pieces and returns their number, also if it
+// fails. It keeps no reference to the memory of pieces. The error is that of callError, of reserve,
+// of write or of publish, or matches segment.ErrFault; in the last case the bytes of the piece in
+// progress are not counted. The caller holds mu.
 func (o *outbox) writePieces(pieces *net.Buffers) (int, error) {
 	if err := o.callError(); err != nil {
 		return 0, err
@@ -132,8 +147,9 @@ func (o *outbox) writePiecesUnguarded() error {
 }
 
 // write copies all of p to the ring and returns how much it copied, less than len(p) only with an
-// error. It publishes whenever piece bytes are unpublished or the ring is full, and blocks for
-// space; the last bytes may stay unpublished. The caller holds mu and calls it within guard.
+// error. It blocks for space. It publishes the bytes whenever 64 KiB are unpublished or the ring is
+// full; the last ones may stay unpublished, also with an error. The error is that of callError or
+// publish, or means that the ring is corrupt. The caller holds mu and calls write within guard.
 func (o *outbox) write(p []byte) (n int, err error) {
 	for n < len(p) {
 		if err := o.callError(); err != nil {
@@ -158,9 +174,11 @@ func (o *outbox) write(p []byte) (n int, err error) {
 	return n, nil
 }
 
-// reserve reserves pages of the peer's inbox before n bytes are written, if the bytes may reach
-// memory without pages. So a lack of memory is an error that leaves no part of a frame in the ring,
-// and the next write tries again. The error is that of reserveAll. The caller holds mu.
+// reserve reserves all pages of the peer's inbox if a write of n more bytes may reach memory
+// without pages. So a lack of memory is an error that leaves no part of a frame in the ring, and
+// the next write tries again. If the bytes fit into the pages that exist, reserve only adds n to
+// written; once all pages are reserved it does nothing. The error is that of reserveAll. The caller
+// holds mu.
 func (o *outbox) reserve(n int64) error {
 	if o.reserved {
 		return nil
@@ -175,7 +193,8 @@ func (o *outbox) reserve(n int64) error {
 }
 
 // callError returns why writes fail at once, even if there is space: ErrClosed after CloseWrite or
-// Close, syscall.EPIPE if the peer is gone, or os.ErrDeadlineExceeded. Otherwise it returns nil.
+// Close, syscall.EPIPE if the peer is gone, or os.ErrDeadlineExceeded after the write deadline.
+// Otherwise it returns nil.
 func (o *outbox) callError() error {
 	switch {
 	case o.conn.writeClosed.Load():
@@ -188,8 +207,10 @@ func (o *outbox) callError() error {
 	return nil
 }
 
-// publish makes the bytes in the ring visible to the peer and wakes its reader: by a doorbell if
-// the reader is blocked, or by a trigger. The error is that of sendTrigger. The caller holds mu.
+// publish makes the bytes that were written to the ring visible to the peer and wakes its reader:
+// by a doorbell if a reader of this package is blocked, or by a trigger for a C++ peer. It also
+// sends a trigger that an earlier call has left pending. The error is that of sendTrigger; the
+// bytes are visible even then. The caller holds mu.
 func (o *outbox) publish() error {
 	if o.unpublished > 0 {
 		o.unpublished = 0
@@ -206,10 +227,10 @@ func (o *outbox) publish() error {
 	return o.sendTrigger(&o.deadline)
 }
 
-// sendTrigger sends a peer without doorbells the trigger for published bytes, if one is pending. If
-// it returns os.ErrDeadlineExceeded, because d has passed, the trigger stays pending, and the next
-// call tries again. Other errors are those of peerReactor.send. The caller holds mu, or is the only
-// user left.
+// sendTrigger sends a C++ peer the trigger for bytes that were published. It does nothing if none
+// is pending. If it returns os.ErrDeadlineExceeded, because d has passed, the trigger stays
+// pending, and the next call tries again. After success, and after any other error of
+// peerReactor.send, none is pending. The caller holds mu, or is the last user of o.
 func (o *outbox) sendTrigger(d *deadline.Deadline) error {
 	if !o.triggerPending {
 		return nil
@@ -219,9 +240,9 @@ func (o *outbox) sendTrigger(d *deadline.Deadline) error {
 	return err
 }
 
-// closeWhenDrained is the goroutine of CloseWrite for a peer without doorbells: it waits until the
-// peer has read everything, and then closes the writing half of the socket. It returns earlier if
-// the peer is gone or Close is called.
+// closeWhenDrained is the goroutine of CloseWrite for a C++ peer. It sends a trigger that is
+// pending, waits until drained reports true or the peer is gone, and then closes the writing half
+// of the socket. Close ends the wait; then closeWhenDrained leaves the socket alone.
 func (o *outbox) closeWhenDrained() {
 	o.mu.Lock() // waits for the current write; no other can follow
 	pending := o.triggerPending
@@ -237,13 +258,14 @@ func (o *outbox) closeWhenDrained() {
 	}
 }
 
-// drained reports whether the peer has read everything that was written, or has made the ring
-// unusable, so that it never will.
+// drained reports whether the peer has read all bytes that were written to the ring before an
+// incomplete frame, of which it may never read a part. It also returns true if the peer has
+// corrupted or truncated the ring, so that it never will.
 func (o *outbox) drained() bool {
 	var free int
 	err := o.guard(func() (err error) {
 		free, err = o.producer.Free()
 		return err
 	})
-	return err != nil || free == o.conn.peerInbox.ring.Size()
+	return err != nil || int64(free)+o.incomplete >= int64(o.conn.peerInbox.ring.Size())
 }

@@ -63,7 +63,7 @@ func wantFrame(t testing.TB, c transport.Conn, want []byte) {
 	require.True(t, bytes.Equal(want, got), "other bytes")
 }
 
-// withBothKinds runs a test with peers that use doorbells and with peers that do not.
+// withBothKinds runs test twice: with a transport that uses doorbells and with one that does not.
 func withBothKinds(t *testing.T, test func(t *testing.T, tr *Transport)) {
 	t.Run("doorbells", func(t *testing.T) { test(t, New()) })
 	t.Run("tokens", func(t *testing.T) { test(t, New(triggers)) })
@@ -93,7 +93,8 @@ func chunkingImplicitRead(t *testing.T) {
 	})
 }
 
-// writeTwice writes p twice. The second frame blocks until the first one is read.
+// writeTwice writes p in a frame, and starts a second such write, which is blocked when writeTwice
+// returns. The channel receives the result of the second write.
 func writeTwice(t *testing.T, c *conn, p []byte) <-chan error {
 	t.Helper()
 	require.NoError(t, c.WriteFrames(transport.Frame{p}), "it fits")
@@ -132,8 +133,8 @@ func nopWrapAround(t *testing.T) {
 	})
 }
 
-// exchangeFrames dials a listener by its name, accepts the connection, and sends a frame in each
-// direction.
+// exchangeFrames dials l by its name, accepts the connection, checks the addresses, and sends a
+// frame in each direction.
 func exchangeFrames(t *testing.T, l transport.Listener) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), testwait.Limit)

@@ -52,12 +52,13 @@ const (
 	maxSleep     = 32 * time.Millisecond
 )
 
-// send sends a trigger. While the ring is full, or another process is writing to it, send waits and
-// tries again, at growing intervals: C++ writers poll without pause, so the peer gives no notice of
-// space. It returns os.ErrDeadlineExceeded once d has passed. It returns nil without sending once
-// the peer is unreachable, or if the ring is corrupt. The error matches segment.ErrFault if the
-// peer has taken the ring away. A wake-up of b ends an interval early; b is woken again for the
-// caller's next wait.
+// send sends a trigger. While the ring for triggers is full, or another writer uses it, send tries
+// again, at first without pause and then at growing intervals: C++ writers poll without pause, so
+// the peer gives no notice of space. In that state it returns nil, without having sent the trigger,
+// once the connection's peer is unreachable, and os.ErrDeadlineExceeded once d has passed. It also
+// returns nil if the ring is corrupt. The error matches segment.ErrFault if the peer has truncated
+// the ring. A wake-up of b ends an interval early; if that happened, send wakes b again when it
+// returns, for the caller's next wait.
 func (l *peerReactor) send(trigger uint32, d *deadline.Deadline, b wakeup) error {
 	rung := false
 	defer func() {
@@ -89,9 +90,9 @@ func (l *peerReactor) send(trigger uint32, d *deadline.Deadline, b wakeup) error
 	}
 }
 
-// trySend sends a trigger if it can do so at once. It returns ring.ErrShort if the ring is full,
-// ring.ErrBusy if another writer uses it, and an error that matches ring.ErrCorrupt or
-// segment.ErrFault if the peer has broken it.
+// trySend writes a trigger to the ring of the peer's reactor if it can do so at once, and returns
+// nil. It returns ring.ErrShort if the ring is full, ring.ErrBusy if another writer uses it, and an
+// error that matches ring.ErrCorrupt or segment.ErrFault if the peer has broken it.
 func (l *peerReactor) trySend(trigger uint32) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()

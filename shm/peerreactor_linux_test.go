@@ -17,8 +17,8 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
 
-// connWithFullReactor returns a connection whose peer reads no triggers. The peer's reactor has
-// space for two, which were sent.
+// connWithFullReactor returns a connection to a raw peer that does not read its triggers, and the
+// peer. The ring for triggers has space for two, which were sent.
 func connWithFullReactor(t *testing.T) (transport.Conn, *rawPeer) {
 	t.Helper()
 	l := listen(t)
@@ -31,12 +31,12 @@ func connWithFullReactor(t *testing.T) (transport.Conn, *rawPeer) {
 	return c, s
 }
 
-// writeOne starts a write for whose trigger there is no space.
+// writeOne starts a write of one frame, and returns a channel that receives its result.
 func writeOne(c transport.Conn) <-chan error {
 	return testwait.Start(func() error { return c.WriteFrames(transport.Frame{[]byte("x")}) })
 }
 
-// A write waits until there is space for its trigger.
+// A write blocks until there is space for its trigger in the peer's ring.
 func TestFullReactor(t *testing.T) {
 	leakcheck.Check(t)
 	c, s := connWithFullReactor(t)
@@ -50,7 +50,8 @@ func TestFullReactor(t *testing.T) {
 	require.NoError(t, testwait.Finish(t, written))
 }
 
-// While it waits it sleeps.
+// A write that waits for space for its trigger blocks its goroutine between attempts, and does not
+// spin all the time.
 func TestFullReactorSleeps(t *testing.T) {
 	leakcheck.Check(t)
 	c, s := connWithFullReactor(t)
@@ -61,7 +62,7 @@ func TestFullReactorSleeps(t *testing.T) {
 	takeTriggers(t, s, 1)
 }
 
-// A wake-up that ends such a wait is kept for the caller's next wait.
+// A wake-up that ends a sleep of peerReactor.send is kept for the caller's next wait.
 func TestWakeUpAtFullReactorIsKept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := unsealed(t, triggerSize)
@@ -98,8 +99,8 @@ func TestFullReactorOfDeadPeer(t *testing.T) {
 	}
 }
 
-// A deadline ends the wait for space for a trigger. The bytes were written, and the next write
-// sends the trigger.
+// A write deadline ends the wait for space for a trigger. The bytes are in the ring by then, and
+// the next write sends the trigger.
 func TestDeadlineAtFullReactor(t *testing.T) {
 	leakcheck.Check(t)
 	c, s := connWithFullReactor(t)
@@ -125,7 +126,8 @@ func TestDeadlineAtFullReactor(t *testing.T) {
 	takeTriggers(t, s, 1)
 }
 
-// A read returns its bytes even if a deadline prevents the trigger.
+// A read returns the bytes that it has read, without an error, even if its deadline passes while
+// there is no space for the trigger.
 func TestReadDeadlineAtFullReactor(t *testing.T) {
 	leakcheck.Check(t)
 	c, s := connWithFullReactor(t)
@@ -161,7 +163,8 @@ func unread(t *testing.T, m memory) int {
 	return n
 }
 
-// takeTriggers reads the triggers in the peer's reactor, and checks their number.
+// takeTriggers reads all triggers in the ring of s's reactor, and checks that there are want of
+// them.
 func takeTriggers(t *testing.T, s *rawPeer, want int) {
 	t.Helper()
 	triggers := s.reactor.ring.Consumer()
@@ -173,7 +176,7 @@ func takeTriggers(t *testing.T, s *rawPeer, want int) {
 	require.NoError(t, triggers.Commit())
 }
 
-// A write waits while another process writes to the peer's reactor.
+// A write blocks while another process writes to the ring of the peer's reactor.
 func TestBusyReactor(t *testing.T) {
 	leakcheck.Check(t)
 	l := listen(t)

@@ -43,7 +43,7 @@ var peers = map[string]func(addr string) error{
 	},
 }
 
-// echo sends frames back until the other end closes.
+// echo is a child process that dials addr and sends each frame back until the other end closes.
 func echo(tr *Transport, addr string) error {
 	c, err := tr.Dial(context.Background(), addr)
 	if err != nil {
@@ -70,7 +70,8 @@ func echo(tr *Transport, addr string) error {
 	}
 }
 
-// sendFrameAndHalf sends a frame and the first half of another one.
+// sendFrameAndHalf is a child process that dials addr and sends a frame and the first half of
+// another one. It then waits until its input ends.
 func sendFrameAndHalf(tr *Transport, addr string) error {
 	c, err := tr.Dial(context.Background(), addr)
 	if err != nil {
@@ -96,8 +97,8 @@ func sendFrameAndHalf(tr *Transport, addr string) error {
 // detector takes some, too.
 var maxIdleLoad = race.Pick(0.01, 0.03)
 
-// idle sends back one frame, and prints which fraction of a core it takes while it waits for
-// another one.
+// idle is a child process that dials addr, sends back one frame, and prints which fraction of a
+// core the process takes while it waits for another one. It fails if it receives one.
 func idle(tr *Transport, addr string) error {
 	c, err := tr.Dial(context.Background(), addr)
 	if err != nil {
@@ -125,7 +126,7 @@ func idle(tr *Transport, addr string) error {
 	return fmt.Errorf("not left in peace: %v", err)
 }
 
-// sendTriggers sends the triggers 0 and 2 to the ring that it inherited.
+// sendTriggers is a child process that sends the triggers 0 and 2 to the ring in the files 3 and 4.
 func sendTriggers() error {
 	m, err := mapRing(os.NewFile(3, "header"), os.NewFile(4, "data"))
 	if err != nil {
@@ -136,7 +137,8 @@ func sendTriggers() error {
 	return errors.Join(l.send(l.inbox, new(deadline.Deadline), newWakeup()), l.send(l.outbox, new(deadline.Deadline), newWakeup()))
 }
 
-// listenWithoutReading accepts connections and reads nothing from them.
+// listenWithoutReading is a child process that prints the address of a listener, accepts no
+// connection from it, and returns when its input ends. The handshakes of its clients succeed.
 func listenWithoutReading() error {
 	l, err := New(WithOtherUsers()).Listen(context.Background(), "")
 	if err != nil {

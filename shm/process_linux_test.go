@@ -16,8 +16,8 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
 
-// eachKind runs a test with another process: with doorbells, with a peer that sends triggers, and
-// with triggers in both directions.
+// eachKind runs test three times, each with another process in the role peer: with doorbells, with
+// a peer that uses triggers, and with triggers at both ends.
 func eachKind(t *testing.T, peer string, test func(t *testing.T, c transport.Conn, p *process)) {
 	for _, k := range []struct {
 		name, peer string
@@ -34,7 +34,8 @@ func eachKind(t *testing.T, peer string, test func(t *testing.T, c transport.Con
 	}
 }
 
-// acceptFrom starts a peer that dials, and accepts its connection.
+// acceptFrom starts a child process in the role peer, which dials, and returns its connection and
+// the process.
 func acceptFrom(t testing.TB, peer string, opts ...Option) (transport.Conn, *process) {
 	t.Helper()
 	l, err := New(opts...).Listen(t.Context(), "")
@@ -73,8 +74,8 @@ func TestIdentity(t *testing.T) {
 	require.Equal(t, processName(p.Process.Pid), c.RemoteAddr())
 }
 
-// The socket of a killed process is closed, even if another process was started after it was
-// opened.
+// A blocked read returns io.EOF when the peer is killed, even if another process was started after
+// the connection was opened. The connection to that process goes on.
 func TestKilledIdle(t *testing.T) {
 	leakcheck.Check(t)
 	eachKind(t, "echo", func(t *testing.T, c transport.Conn, p *process) {
@@ -137,7 +138,8 @@ func TestKilledDuringWrite(t *testing.T) {
 	})
 }
 
-// unreadBytes returns the number of bytes in the ring to the peer.
+// unreadBytes returns the number of bytes that c has written to the ring and the peer has not read,
+// or -1 if the ring is corrupt.
 func unreadBytes(c *conn) int {
 	n, err := c.peerInbox.ring.Consumer().Readable()
 	if err != nil {
@@ -162,7 +164,7 @@ func TestIdleProcess(t *testing.T) {
 	})
 }
 
-// No bytes are lost if a peer is stopped for a while. The writer blocks at the full ring.
+// No bytes are lost if a peer is stopped for a while, so that the writer blocks at the full ring.
 func TestStoppedAndContinued(t *testing.T) {
 	eachKind(t, "echo", func(t *testing.T, c transport.Conn, p *process) {
 		want := random(7, 2*inboxSize)

@@ -22,7 +22,8 @@ type rawPeer struct {
 	otherReactor, outbox memory // of the other end
 }
 
-// unsealed creates the memory of a ring without seals.
+// unsealed creates the memory of a ring with size bytes of data that can be truncated. It is closed
+// when the test ends.
 func unsealed(t testing.TB, size int) memory {
 	t.Helper()
 	m, err := createUnsealed(size)
@@ -45,7 +46,7 @@ func createUnsealed(size int) (m memory, err error) {
 	return m, err
 }
 
-// newRawPeer dials l and sends nothing.
+// newRawPeer returns a raw peer whose socket is connected to l. It sends nothing.
 func newRawPeer(t testing.TB, l transport.Listener) *rawPeer {
 	t.Helper()
 	socket, err := net.DialUnix("unix", nil, socketAddr(l.Addr()))
@@ -53,19 +54,21 @@ func newRawPeer(t testing.TB, l transport.Listener) *rawPeer {
 	return rawPeerAt(t, socket)
 }
 
-// rawPeerAt returns a raw peer at one end of a socket.
+// rawPeerAt returns a raw peer that uses socket, with an inbox and a reactor's ring of its own.
+// They are closed when the test ends.
 func rawPeerAt(t testing.TB, socket *net.UnixConn) *rawPeer {
 	t.Helper()
 	t.Cleanup(func() { socket.Close() })
 	return &rawPeer{UnixConn: socket, reactor: unsealed(t, reactorSize), inbox: unsealed(t, inboxSize)}
 }
 
-// files returns the descriptors of an honest greeting.
+// files returns the four files of an honest greeting of s.
 func (s *rawPeer) files() []*os.File {
 	return []*os.File{s.reactor.header.File(), s.reactor.data.File(), s.inbox.header.File(), s.inbox.data.File()}
 }
 
-// sendGreeting sends bytes and descriptors.
+// sendGreeting sends one message with the bytes text and the descriptors of the files through the
+// socket of s.
 func (s *rawPeer) sendGreeting(t testing.TB, text []byte, files ...*os.File) {
 	t.Helper()
 	var rights []byte
@@ -80,12 +83,13 @@ func (s *rawPeer) sendGreeting(t testing.TB, text []byte, files ...*os.File) {
 	require.NoError(t, err)
 }
 
-// encodeTriggers returns the encoding of two triggers.
+// encodeTriggers returns the eight bytes by which a greeting encodes two triggers.
 func encodeTriggers(in, out uint32) []byte {
 	return binary.NativeEndian.AppendUint32(binary.NativeEndian.AppendUint32(nil, in), out)
 }
 
-// handshake performs an honest handshake and returns the connection at the other end.
+// handshake performs an honest handshake of s with l, in which the triggers of s are in and out. It
+// maps the memory of the other end for s, and returns the connection that l has accepted.
 func (s *rawPeer) handshake(t testing.TB, l transport.Listener, in, out uint32) transport.Conn {
 	t.Helper()
 	s.sendGreeting(t, encodeTriggers(in, out), s.files()...)
@@ -104,7 +108,7 @@ func (s *rawPeer) handshake(t testing.TB, l transport.Listener, in, out uint32) 
 	return c
 }
 
-// put writes bytes to the ring without a trigger.
+// put writes the bytes p to the inbox of the other end, and sends no trigger.
 func (s *rawPeer) put(t testing.TB, p string) {
 	t.Helper()
 	out := s.outbox.ring.Producer()
@@ -113,7 +117,7 @@ func (s *rawPeer) put(t testing.TB, p string) {
 	require.NoError(t, out.Commit())
 }
 
-// setField changes a field of a ring's header.
+// setField writes value to the field at the offset at in the header of the ring m.
 func setField(m memory, at int, value uint64) {
 	binary.NativeEndian.PutUint64(m.header.Bytes()[at:], value)
 }

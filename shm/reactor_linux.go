@@ -55,8 +55,8 @@ func (r *reactor) close() {
 	r.memory.close()
 }
 
-// register returns the lowest free trigger and makes it wake b whenever a peer sends it. The caller
-// frees it with unregister.
+// register returns the lowest free trigger. From then on deliver wakes b when it reads that
+// trigger, until the caller frees the trigger with unregister.
 func (r *reactor) register(b wakeup) uint32 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -78,9 +78,10 @@ func (r *reactor) unregister(trigger uint32) {
 	r.wakeups[trigger] = nil
 }
 
-// startPolling counts a connection that needs triggers and, for the first one, starts the goroutine
-// that polls for them. spin is how long it polls without pause, longest the longest pause. Each
-// call needs one of stopPolling.
+// startPolling counts a connection that needs triggers. If it is the only one, startPolling starts
+// the goroutine that polls for them: without pause for the duration spin after a trigger or a call
+// of expectReply, then at intervals that grow to longest. While that goroutine runs, both arguments
+// are ignored. For each call, stopPolling must be called once.
 func (r *reactor) startPolling(spin, longest time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -100,8 +101,8 @@ func (r *reactor) startPolling(spin, longest time.Duration) {
 	}()
 }
 
-// stopPolling ends the effect of one startPolling. The last call stops the polling goroutine and
-// waits for its end.
+// stopPolling ends the effect of one call of startPolling. When no call of startPolling is left in
+// effect, it stops the polling goroutine and waits for its end.
 func (r *reactor) stopPolling() {
 	r.mu.Lock()
 	r.pollers--
@@ -118,7 +119,7 @@ func (r *reactor) stopPolling() {
 }
 
 // expectReply makes the polling goroutine poll without pause for a while, and wakes it if it
-// sleeps. It is called when this end has sent a peer bytes to which the peer may reply soon.
+// sleeps. It is called when this end has sent a peer bytes that the peer may answer soon.
 func (r *reactor) expectReply() {
 	r.replyDue.Store(true)
 	if r.sleeping.Load() && r.sleeping.Swap(false) {
@@ -126,8 +127,9 @@ func (r *reactor) expectReply() {
 	}
 }
 
-// poll polls the ring for triggers until quit is closed: without pause for a while after the last
-// trigger or expectReply, then at the growing intervals of p. One goroutine at a time runs it.
+// poll polls the ring for triggers until quit is closed, and wakes the connections that they are
+// for. It polls without pause for a while after the last trigger or call of expectReply, and then
+// at the growing intervals of p. One goroutine at a time runs it.
 func (r *reactor) poll(p *pace, quit <-chan struct{}) {
 	var between wait.Yielder
 	for {
@@ -154,9 +156,9 @@ func (r *reactor) poll(p *pace, quit <-chan struct{}) {
 	}
 }
 
-// deliver reads the triggers that are in the ring, wakes their owners, and reports whether there
-// were any. After a peer has corrupted the ring it wakes all owners each time and returns false.
-// Only the polling goroutine calls it.
+// deliver reads triggers from the ring, at most 64, wakes the connections to which they belong, and
+// reports whether there were any. Once it has found that a peer corrupted the ring, each further
+// call wakes all connections and returns false. Only the polling goroutine calls it.
 func (r *reactor) deliver() bool {
 	if r.broken.Load() {
 		r.mu.Lock()
@@ -202,8 +204,9 @@ type reactors struct {
 }
 
 // acquire returns the transport's reactor, and creates one if there is none. The caller must
-// release it. If a peer has corrupted the ring of the reactor, the old connections keep that
-// reactor and new ones get another. The error means that the system denies memory or a descriptor.
+// release it. Once a peer has corrupted the ring of the reactor, existing connections keep that
+// reactor, and acquire creates another for new ones. The error means that the system denies memory
+// or a descriptor.
 func (s *reactors) acquire() (*reactor, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -247,8 +250,8 @@ func newPace(spin, longest time.Duration) *pace {
 	return &pace{spin: spin, longest: longest, lastFound: now, now: now}
 }
 
-// polled records the time of a poll and whether it found a trigger. A reply that became due counts
-// as found.
+// polled records that the ring was polled now. If found is true, a trigger was found or a reply has
+// become due, so that polling without pause begins again.
 func (p *pace) polled(found bool) {
 	p.now = time.Now()
 	if found {
@@ -256,8 +259,8 @@ func (p *pace) polled(found bool) {
 	}
 }
 
-// spinning reports whether to poll again without a pause: the last trigger was found less than spin
-// ago.
+// spinning reports whether the ring should be polled again without a pause: at the last poll, less
+// than p.spin had passed since a trigger was found or a reply became due.
 func (p *pace) spinning() bool { return p.now.Sub(p.lastFound) < p.spin }
 
 func (p *pace) pause() time.Duration {
@@ -286,8 +289,8 @@ func (a *sleeper) wake() {
 	_, _ = unix.Write(a.fd, once[:])
 }
 
-// sleep blocks for d or until wake is called, and reports whether wake ended it. One goroutine at a
-// time calls it.
+// sleep blocks for d or until wake is called, and returns true if wake ended it. It returns false
+// after d, or earlier after a signal or an error. One goroutine at a time calls it.
 func (a *sleeper) sleep(d time.Duration) bool {
 	limit := unix.NsecToTimespec(d.Nanoseconds())
 	n, err := unix.Ppoll(a.polled, &limit, nil)

@@ -34,7 +34,7 @@ func TestPauses(t *testing.T) {
 	require.True(t, p.lastFound.After(before) && p.spinning())
 }
 
-// A wake before the sleep ends it too, but only one sleep.
+// A wake ends the sleep in progress, or the next one if there is none, but only one.
 func TestSleeper(t *testing.T) {
 	a, err := newSleeper()
 	require.NoError(t, err)

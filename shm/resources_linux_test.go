@@ -17,7 +17,8 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
 
-// unconnected returns sockets with which the process can dial without another descriptor.
+// unconnected returns the descriptors of n sockets, with which the process can dial without opening
+// others. They are closed when the test ends.
 func unconnected(t *testing.T, n int) (all []int) {
 	t.Helper()
 	for range n {
@@ -29,8 +30,8 @@ func unconnected(t *testing.T, n int) (all []int) {
 	return all
 }
 
-// requireEnded dials a listener whose process has no descriptors left, and checks that the
-// connection is closed.
+// requireEnded connects socket to l, whose process has no descriptors left. It checks that l closes
+// the connection, and that Accept returns one whose calls fail with EMFILE.
 func requireEnded(t *testing.T, l transport.Listener, socket int) {
 	t.Helper()
 	require.NoError(t, unix.Connect(socket, &unix.SockaddrUnix{Name: "@" + l.Addr()}))
@@ -59,7 +60,8 @@ func TestListenerWithoutDescriptors(t *testing.T) {
 	wantAccepted(t, l)
 }
 
-// Close ends a listener that waits for a connection which it would reject.
+// Close of a listener returns while the process has no descriptors left and the listener waits for
+// a client to reject.
 func TestListenerWithoutDescriptorsCloses(t *testing.T) {
 	if !subprocess.InChild(t) {
 		return
@@ -126,7 +128,7 @@ func TestOtherUserIsAllowed(t *testing.T) {
 	p.finish(t)
 }
 
-// failSends makes the first doorbells of c fail for lack of memory, of that number.
+// failSends makes the first doorbells of c, as many as times, fail for lack of memory.
 func failSends(c *conn, times int) {
 	c.writeDoorbell = func(fd uintptr) {
 		writeDoorbell(fd, func(fd uintptr) error {
@@ -138,7 +140,8 @@ func failSends(c *conn, times int) {
 	}
 }
 
-// sleeping starts a read at one end, and returns its result once the read blocks.
+// sleeping starts NextFrame of c, waits until it blocks, and returns a channel that receives its
+// error.
 func sleeping(c *conn) <-chan error {
 	read := testwait.Start(func() error {
 		_, err := c.NextFrame()
@@ -160,7 +163,8 @@ func TestDoorbellIsSentAgain(t *testing.T) {
 	require.NoError(t, testwait.Finish(t, read))
 }
 
-// After too many failures the connection ends at both ends.
+// If a doorbell fails for lack of memory more often than it is retried, the connection ends at both
+// ends.
 func TestDoorbellWithoutMemory(t *testing.T) {
 	leakcheck.Check(t)
 	ends, _ := connWithFiles(t)

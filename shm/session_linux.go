@@ -16,10 +16,11 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
 
-// Multiplex implements [transport.Multiplexer]. The session uses the segment of PrepareSession if
-// there is one; the connection's own memory is released once both ends have switched. With a peer
-// without doorbells the session is one of package mux on the connection's rings. After an error the
-// connection can only be closed.
+// Multiplex implements [transport.Multiplexer]: it makes the connection a session. Between ends of
+// this package the session uses the segment of PrepareSession if there is one, and the rings of the
+// connection are unmapped once both ends have switched. With a C++ peer the session is one of
+// package mux on those rings. The error is that of Stream, or means that the session cannot be
+// created; in the second case the connection can only be closed.
 func (c *conn) Multiplex(cfg transport.SessionConfig) (transport.Session, error) {
 	s, err := c.handOver()
 	if err != nil {
@@ -28,6 +29,7 @@ func (c *conn) Multiplex(cfg transport.SessionConfig) (transport.Session, error)
 	if !c.doorbells {
 		return mux.New(s, cfg)
 	}
+	c.closeWriteOnce.Do(func() {}) // waits for a CloseWrite in progress; no other uses the rings after this
 	failpoint.Here()
 	err = c.send(eventSession, nil)
 	if err != nil && !errors.Is(err, unix.EPIPE) && !errors.Is(err, unix.ECONNRESET) {
@@ -54,15 +56,20 @@ type session struct {
 	conn *conn
 }
 
-// Close implements [transport.Session]. It closes the connection, which closes the session.
+// Close implements [transport.Session]. It closes the connection, and with it the session and all
+// its streams. The error is that of closing the connection.
 func (s *session) Close() error { return s.conn.Close() }
 
-// PrepareSession implements [transport.Multiplexer]. The server creates the session's segment and
-// sends it to the client. The client blocks until the segment has arrived. So both ends have it
-// mapped, or fail, before the session begins. With a peer without doorbells PrepareSession does
-// nothing: the session needs no memory of its own. For the client, the error matches
-// io.ErrUnexpectedEOF if the peer or this end has closed before, and ErrProtocol if the segment is
-// not one for cfg.MaxStreams.
+// PrepareSession implements [transport.Multiplexer]. It is called at most once, before Multiplex.
+// The server creates the session's segment and sends it to the client. The client blocks until the
+// segment has arrived. So each end has it mapped, or fails, before its session begins. The
+// connection owns the segment until Multiplex or Close. With a C++ peer PrepareSession does
+// nothing: the session needs no memory of its own.
+//
+// The server's error is that of creating or sending the segment. The client's error matches
+// io.ErrUnexpectedEOF if the connection has ended before the segment arrived, and ErrProtocol if
+// the segment is not one for cfg.MaxStreams, or is a *segment.Error if this system refuses it. If
+// the connection is closed during the call, the error can be ErrClosed.
 func (c *conn) PrepareSession(cfg transport.SessionConfig) error {
 	if !c.doorbells {
 		return nil
@@ -110,11 +117,11 @@ type receivedFile struct {
 	err  error
 }
 
-// handleFile handles a message that has files attached, or should have: the event what, with the
-// control bytes and the flags of the message. For eventSegment at a client it keeps the file, or
-// the error of receiving it, for PrepareSession, unless one is kept already. Any other such message
-// is a violation: handleFile closes its file and makes reads fail with an error that matches
-// ErrProtocol.
+// handleFile handles a message that has a file attached, or should have. Its arguments are the
+// byte, the control bytes and the flags of the message; it does not keep them. If the byte is
+// eventSegment and this end is the client, handleFile keeps the file, or the error of receiving it,
+// for PrepareSession, unless one is kept already. Otherwise the peer has violated the protocol:
+// handleFile closes the file and makes reads fail with an error that matches ErrProtocol.
 func (c *conn) handleFile(what byte, control []byte, flags int) {
 	var got receivedFile
 	files, err := segment.Received(control, flags, 1)

@@ -23,7 +23,8 @@ var (
 	servers = transport.SessionConfig{MaxStreams: sessionStreams}
 )
 
-// limitDescriptors lets this process open n more descriptors. lift removes the limit.
+// limitDescriptors lowers the limit of open files so that this process can open n more. lift
+// restores the limit.
 func limitDescriptors(t *testing.T, n int) (lift func()) {
 	t.Helper()
 	var before unix.Rlimit
@@ -44,7 +45,8 @@ func limitDescriptors(t *testing.T, n int) (lift func()) {
 	return func() { set(before.Cur) }
 }
 
-// sharedSegment returns the file of a session's segment, as a server creates it.
+// sharedSegment creates the segment that a server prepares for that number of streams, and returns
+// its file. Both are closed when the test ends.
 func sharedSegment(t *testing.T, streams int) *os.File {
 	t.Helper()
 	s, err := ringsession.CreateSegment(streams)
@@ -90,8 +92,8 @@ func TestPreparedSessionTakesNoDescriptors(t *testing.T) {
 	lift()
 }
 
-// Without a descriptor the server creates no segment, and the client receives none. The connection
-// still carries frames.
+// If the process has no descriptor left, PrepareSession fails: the server creates no segment, and
+// the client receives none. The connection still carries frames.
 func TestPrepareSessionWithoutDescriptors(t *testing.T) {
 	if !subprocess.InChild(t) {
 		return
@@ -112,7 +114,8 @@ func TestPrepareSessionWithoutDescriptors(t *testing.T) {
 	lift()
 }
 
-// A peer that passes another segment, or none, violates the protocol.
+// PrepareSession of a client returns an error that matches ErrProtocol if the peer passes a wrong
+// segment or no file, and one that matches io.ErrUnexpectedEOF if the peer hangs up.
 func TestPrepareSessionWithBadPeer(t *testing.T) {
 	unsealedSegment := func(t *testing.T) *os.File {
 		s, err := ringsession.CreateSegment(sessionStreams)
@@ -140,7 +143,7 @@ func TestPrepareSessionWithBadPeer(t *testing.T) {
 	}
 }
 
-// Unexpected files are closed, and further reads from that peer fail.
+// Files that a peer sends without need are closed, and further reads from that peer fail.
 func TestUnexpectedFiles(t *testing.T) {
 	for name, violate := range map[string]func(t *testing.T, d, a *conn) (victim *conn){
 		"a second segment": func(t *testing.T, d, a *conn) *conn {
@@ -211,8 +214,8 @@ func TestPrepareSessionEndsWithConnection(t *testing.T) {
 
 var _ transport.Multiplexer = (*conn)(nil)
 
-// peerWithFullSocket returns a connection to a peer that uses doorbells and has not read them, so
-// that no more fit into its socket.
+// peerWithFullSocket returns a raw peer that uses doorbells, and the connection to it. The peer has
+// not read its doorbells, so that no more fit into its socket.
 func peerWithFullSocket(t *testing.T) (*rawPeer, *conn) {
 	t.Helper()
 	l := listen(t)
@@ -241,7 +244,7 @@ func multiplex(c *conn) <-chan error {
 	})
 }
 
-// eventSession arrives even if the socket was full of doorbells.
+// The byte by which an end switches to a session arrives even if the socket was full of doorbells.
 func TestSwitchToSessionIsNotLost(t *testing.T) {
 	leakcheck.Check(t)
 	s, c := peerWithFullSocket(t)
@@ -259,7 +262,7 @@ func TestSwitchToSessionIsNotLost(t *testing.T) {
 	require.NoError(t, testwait.Finish(t, multiplexed))
 }
 
-// Multiplex fails if the peer does not read from a full socket.
+// Multiplex fails if the socket is full and the peer does not read from it.
 func TestSwitchWhilePeerDoesNotRead(t *testing.T) {
 	leakcheck.Check(t)
 	_, c := peerWithFullSocket(t)
@@ -276,4 +279,35 @@ func TestSwitchAfterPeerClosed(t *testing.T) {
 	require.NoError(t, err)
 	_, err = s.Accept(t.Context())
 	require.ErrorIs(t, err, io.EOF)
+}
+
+// CloseWrite of a connection that was made a session returns ErrHandedOver, also when both ends have
+// switched and the rings of the connection are unmapped. The session goes on.
+func TestCloseWriteAfterMultiplex(t *testing.T) {
+	leakcheck.Check(t)
+	withBothKinds(t, func(t *testing.T, tr *Transport) {
+		d, a := connect(t, tr)
+		client, err := d.Multiplex(clients)
+		require.NoError(t, err)
+		server, err := a.Multiplex(servers)
+		require.NoError(t, err)
+		if d.doorbells {
+			<-d.receiveDone
+			<-a.receiveDone
+		}
+		require.ErrorIs(t, d.CloseWrite(), ErrHandedOver)
+		require.ErrorIs(t, a.CloseWrite(), ErrHandedOver)
+		out, err := client.Open()
+		require.NoError(t, err)
+		_, err = out.Write([]byte("still open"))
+		require.NoError(t, err)
+		in, err := server.Accept(t.Context())
+		require.NoError(t, err)
+		got := make([]byte, len("still open"))
+		_, err = io.ReadFull(in, got)
+		require.NoError(t, err)
+		require.Equal(t, "still open", string(got))
+		require.NoError(t, client.Close())
+		require.NoError(t, server.Close())
+	})
 }

@@ -91,18 +91,18 @@ type settings struct {
 // Option sets a property of the Transport that New returns.
 type Option func(*Transport)
 
-// WithOtherUsers lets peers connect that run as another user. Such a peer can write to the ring of
-// triggers that all connections with C++ peers share. So it can disturb these connections, but not
-// read their bytes.
+// WithOtherUsers permits connections with peers that run as another user, which are rejected
+// otherwise. Such a peer can write to the ring of triggers that all connections with C++ peers
+// share. So it can disturb these connections, but not read their bytes.
 func WithOtherUsers() Option {
 	return func(t *Transport) { t.otherUsers = true }
 }
 
-// WithSpin sets how long a call that waits for a peer polls the memory before it blocks; the
-// default is 200 µs, and 0 disables polling. Polling costs processor time and saves 20 to 50 µs of
-// waking up. If polls find nothing they become rare. A caller that finds that its peer shares its
-// processor moves its thread to another processor with sched_setaffinity; with 0 that system call
-// is never made, so that a seccomp filter which forbids it does no harm.
+// WithSpin sets how long a call that waits for a peer polls the memory before it blocks. The
+// default is 200 µs; 0 disables polling. Polling costs processor time and saves the 20 to 50 µs
+// that waking up takes. Calls poll less often while polls find nothing. If the peer runs on the
+// processor of the call, the call moves its thread to another one with sched_setaffinity; with 0
+// that system call is never made, so that a seccomp filter which forbids it does no harm.
 func WithSpin(d time.Duration) Option {
 	return func(t *Transport) { t.spin = d }
 }
@@ -110,16 +110,17 @@ func WithSpin(d time.Duration) Option {
 // minPause is the shortest pause that saves processor time.
 const minPause = 50 * time.Microsecond
 
-// WithPause sets the longest pause between two polls for triggers of C++ peers; the default is 32
-// ms, and the smallest value 50 µs. The pause reaches that length when no trigger has come for 64
-// times as long, by default some 2 s. It bounds the cost of an idle transport: a poll takes 60 to
-// 170 µs of processor time, so with the default some 0.3 % of a core.
+// WithPause sets the longest pause between two polls for triggers of C++ peers. The default is 32
+// ms; a d below 50 µs counts as 50 µs. The pause reaches that length after 64 times as long, by
+// default some 2 s, in which no trigger has come and nothing was sent to a C++ peer. It bounds the
+// cost of an idle transport: a poll takes 60 to 170 µs of processor time, so with the default some
+// 0.3 % of a core.
 func WithPause(d time.Duration) Option {
 	return func(t *Transport) { t.pause = max(d, minPause) }
 }
 
 // New returns a transport through shared memory with these options. It acquires nothing from the
-// system.
+// system and cannot fail; Viable reports whether the transport works here.
 func New(opts ...Option) *Transport {
 	t := &Transport{settings: settings{spin: wait.Spin, pause: 32 * time.Millisecond, handshakeTimeout: 10 * time.Second}}
 	for _, opt := range opts {
@@ -129,7 +130,8 @@ func New(opts ...Option) *Transport {
 }
 
 // Viable returns nil if this process can share memory, and otherwise the reason, which matches
-// [transport.ErrNotSupported]. It tries once for all transports of the process.
+// [transport.ErrNotSupported]. The process tries it once, for all transports; later calls return
+// the same result.
 func (t *Transport) Viable() error { return viable() }
 
 // DomainDescriptor returns a text that identifies the running kernel and the network namespace, to
@@ -140,8 +142,8 @@ func (t *Transport) DomainDescriptor() string { return descriptor() }
 // memory.
 func (t *Transport) IsLocal(string) bool { return true }
 
-// FrameLimits implements [transport.FrameLimiter]. A frame has at most 2^32-1 bytes. The limit for
-// frames that the peer reads in one piece depends on the peer, so it is known to connections only.
+// FrameLimits implements [transport.FrameLimiter]. Max is 2^32-1 bytes. MaxWhole is 0, although
+// connections with C++ peers have such a limit: it depends on the peer.
 func (t *Transport) FrameLimits() transport.FrameLimits {
 	return transport.FrameLimits{Max: largestFrame}
 }

@@ -18,8 +18,8 @@ func tryMachine() error {
 	return probe.NotSupported("shm", "%s has no abstract sockets and no memfd_create", runtime.GOOS)
 }
 
-// Listen always fails: with ctx's error, an *AddrError, or a *ListenError that wraps the error of
-// Viable.
+// Listen always fails: with the error of ctx if ctx has ended, with an *AddrError if addr is
+// invalid, and otherwise with a *ListenError that wraps the error of Viable.
 func (t *Transport) Listen(ctx context.Context, addr string) (transport.Listener, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -30,8 +30,8 @@ func (t *Transport) Listen(ctx context.Context, addr string) (transport.Listener
 	return nil, &ListenError{Addr: addr, Err: viable()}
 }
 
-// Dial always fails: with ctx's error, an *AddrError, or a *DialError that wraps the error of
-// Viable.
+// Dial always fails: with the error of ctx if ctx has ended, with an *AddrError if addr is invalid,
+// and otherwise with a *DialError that wraps the error of Viable.
 func (t *Transport) Dial(ctx context.Context, addr string) (transport.Conn, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err

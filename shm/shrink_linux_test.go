@@ -48,7 +48,7 @@ func TestShrunkDuringCopy(t *testing.T) {
 	t.Fatal("no copy was cut")
 }
 
-// faultOffset returns the offset of the fault in the memory.
+// faultOffset returns the offset in s of the fault that err, an error of segment.Guard, reports.
 func faultOffset(t *testing.T, s *segment.Segment, err error) int {
 	t.Helper()
 	_, text, found := strings.Cut(err.Error(), "(at 0x")
@@ -62,8 +62,8 @@ func faultOffset(t *testing.T, s *segment.Segment, err error) int {
 	return at
 }
 
-// shrinkDuringWrite reads more bytes than its inbox holds, and then truncates half of the memory to
-// which the next piece is being copied, and all that follows.
+// shrinkDuringWrite is a child process that dials addr. It reads more bytes than its inbox holds,
+// and then truncates the inbox in the middle of the piece that the writer is copying next.
 func shrinkDuringWrite(addr string) error {
 	socket, err := net.DialUnix("unix", nil, socketAddr(addr))
 	if err != nil {
@@ -97,13 +97,15 @@ func shrinkDuringWrite(addr string) error {
 	return errors.Join(err, readErr)
 }
 
-// discardBytes discards up to n bytes and sends the trigger for them.
+// discardBytes reads up to n bytes of the ring, discards them, and sends the trigger for them to
+// target.
 func discardBytes(consumer *ring.Consumer, target *peerReactor, n int) error {
 	_, _, err := consumer.Next(n)
 	return errors.Join(err, consumer.Publish(), target.send(target.outbox, new(deadline.Deadline), newWakeup()))
 }
 
-// greetUnsealed performs a handshake as C++ does, with memory that is not sealed.
+// greetUnsealed performs a handshake over socket as a C++ client does, with memory that is not
+// sealed. It returns this end's inbox and the peer's reactor.
 func greetUnsealed(socket *net.UnixConn) (inbox memory, target *peerReactor, err error) {
 	reactor, err := createUnsealed(reactorSize)
 	if err != nil {

@@ -21,7 +21,8 @@ func (b wakeup) wake() {
 	}
 }
 
-// await blocks until it is woken, for at most limit, and reports whether it was woken.
+// await blocks until b is woken, for at most limit. It returns true if b was woken, possibly before
+// the call, and consumes that wake-up. It returns false if limit has passed.
 func (b wakeup) await(limit time.Duration) bool {
 	t := time.NewTimer(limit)
 	defer t.Stop()
@@ -54,8 +55,9 @@ func newWaiter(wakeup wakeup, spin *wait.MemoryPoller, bit uint32, ready func() 
 	return w
 }
 
-// wait blocks until the peer has made progress (ready) or wakeup was woken. It polls first if the
-// peer sends doorbells. It may return without a cause, so the caller checks again.
+// wait blocks until the peer has made progress, which w.ready reports, or w.wakeup is woken. It
+// polls first if the peer sends doorbells. It may return without a cause, so the caller checks
+// again.
 func (w *waiter) wait() {
 	if w.marker == nil { // the reactor polls for all such connections
 		if !w.ready() {

@@ -8,14 +8,15 @@ import (
 	"unsafe"
 )
 
-// bytesOf returns the memory of values as bytes, without a copy.
+// bytesOf returns the memory of values as bytes, without a copy. The result shares memory with
+// values and keeps it alive.
 func bytesOf[T Element](values []T) []byte {
 	var zero T
 	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(values))), len(values)*int(unsafe.Sizeof(zero)))
 }
 
-// load reads one element from the first bytes of p, which need not be aligned. It panics if p is
-// shorter than an element. For a bool any byte but 0 is true.
+// load reads one element from the first bytes of p, which need not be aligned and must hold at least
+// one element. For a bool any byte but 0 is true.
 func load[T Element](p []byte) (value T) {
 	if b, ok := any(&value).(*bool); ok {
 		*b = p[0] != 0
@@ -25,13 +26,13 @@ func load[T Element](p []byte) (value T) {
 	return value
 }
 
-// store writes value to the first bytes of p, which need not be aligned. If p is shorter than an
-// element it writes only as many bytes as fit.
+// store writes the bytes of value to the start of p, which need not be aligned. If p is shorter
+// than an element, store writes only as many bytes as fit and does not panic.
 func store[T Element](p []byte, value T) {
 	copy(p, unsafe.Slice((*byte)(unsafe.Pointer(&value)), unsafe.Sizeof(value)))
 }
 
-// checkType returns a *DTypeError unless T represents the elements of t.
+// checkType returns nil if the elements of t have the Go type T, and otherwise a *DTypeError.
 func checkType[T Element](t *Tensor) error {
 	if want := DTypeOf[T](); t.dtype != want {
 		return &DTypeError{Name: t.dtype.String(), Reason: "is not the " + want.String() + " of the Go type"}
@@ -39,8 +40,9 @@ func checkType[T Element](t *Tensor) error {
 	return nil
 }
 
-// writable returns the bytes of the whole storage of t for writing, not a copy. The caller must keep t
-// alive while it uses them. The error is ErrReadOnly, ErrReleased or a *DeviceError.
+// writable returns the bytes of t's whole storage, without a copy, for writing. The slice does not
+// keep t alive: the caller must, while it uses the bytes. The error is ErrReadOnly if the storage
+// is read-only, ErrReleased after Release, or a *DeviceError if the host cannot address the memory.
 func (t *Tensor) writable() ([]byte, error) {
 	if t.ReadOnly() {
 		return nil, ErrReadOnly
@@ -48,12 +50,14 @@ func (t *Tensor) writable() ([]byte, error) {
 	return t.storage.Bytes()
 }
 
-// Data returns the elements of a contiguous tensor in row-major order, not a copy. The caller must not
-// change them. The slice does not keep t alive: call runtime.KeepAlive(t) after its last use.
+// Data returns the elements of a contiguous tensor in row-major order, without a copy. The caller
+// must not change them. The slice does not keep t alive: call runtime.KeepAlive(t) after its last
+// use.
 //
-// The error is a *DTypeError if T does not represent the elements of t or if a bool tensor has bytes
-// other than 0 and 1, ErrNotContiguous, ErrReleased, a *DeviceError, or ErrUnaligned for unaligned
-// memory that was not allocated by this package.
+// The error is a *DTypeError if T is not the Go type of t's elements or if a bool tensor has bytes
+// other than 0 and 1. It is ErrNotContiguous if t is not contiguous, ErrReleased after Release, a
+// *DeviceError if the host cannot address the memory, and ErrUnaligned if the memory was not
+// allocated by this package and is not aligned for T.
 func Data[T Element](t *Tensor) ([]T, error) {
 	if err := checkType[T](t); err != nil {
 		return nil, err
@@ -78,9 +82,10 @@ func Data[T Element](t *Tensor) ([]T, error) {
 	return unsafe.Slice((*T)(first), t.Len()), nil
 }
 
-// MutableData returns the elements of a contiguous tensor for reading and writing, not a copy. The
-// slice does not keep t alive: call runtime.KeepAlive(t) after its last use. The error is ErrReadOnly
-// or one of those of Data.
+// MutableData returns the elements of a contiguous tensor in row-major order for reading and
+// writing, without a copy: writes to the slice change t. The slice does not keep t alive: call
+// runtime.KeepAlive(t) after its last use. The error is ErrReadOnly if the storage is read-only, or
+// one of the errors that Data returns.
 func MutableData[T Element](t *Tensor) ([]T, error) {
 	if t.ReadOnly() {
 		return nil, ErrReadOnly
@@ -98,9 +103,9 @@ func validBools(p []byte) bool {
 	return true
 }
 
-// byteOffset returns the offset in bytes, from the start of the storage, of the element at index. The
-// error is a *ShapeError if index does not have one number for each dimension of t, or an *IndexError
-// if a number is out of range.
+// byteOffset returns the offset, in bytes from the start of the storage, of the element at index.
+// The error is a *ShapeError if index does not have one number for each dimension of t, or an
+// *IndexError if a number is outside its dimension.
 func (t *Tensor) byteOffset(index []int) (int, error) {
 	if len(index) != len(t.shape) {
 		return 0, &ShapeError{Shape: t.shape, Reason: "does not have as many dimensions as the index"}
@@ -115,9 +120,10 @@ func (t *Tensor) byteOffset(index []int) (int, error) {
 	return at * t.dtype.Size(), nil
 }
 
-// At returns the element at index, which has one number for each dimension. It is meant for tests and
-// for a few elements; Data returns all of them. The error is a *DTypeError, a *ShapeError for a wrong
-// number of indices, an *IndexError, ErrReleased or a *DeviceError.
+// At returns the element at index, which has one number for each dimension. It is meant for tests
+// and for a few elements; Data returns all of them. The error is a *DTypeError if T is not the Go
+// type of t's elements, a *ShapeError for a wrong number of indices, an *IndexError for one that is
+// out of range, ErrReleased after Release, or a *DeviceError if the host cannot address the memory.
 func At[T Element](t *Tensor, index ...int) (value T, err error) {
 	if err := checkType[T](t); err != nil {
 		return value, err
@@ -135,8 +141,9 @@ func At[T Element](t *Tensor, index ...int) (value T, err error) {
 	return value, nil
 }
 
-// Set writes the element at index, which has one number for each dimension. If several elements share
-// that memory, as after Expand, all of them change. The errors are those of At, and ErrReadOnly.
+// Set writes value to the element at index, which has one number for each dimension. If several
+// elements share that memory, as after Expand, all of them change. The error is ErrReadOnly if the
+// storage is read-only, or one of the errors that At returns. After an error t is unchanged.
 func Set[T Element](t *Tensor, value T, index ...int) error {
 	if err := checkType[T](t); err != nil {
 		return err
@@ -154,8 +161,10 @@ func Set[T Element](t *Tensor, value T, index ...int) error {
 	return nil
 }
 
-// Fill sets every element of t to value. The error is a *DTypeError, ErrReadOnly, ErrOverlap if
-// elements of t share memory, ErrReleased or a *DeviceError.
+// Fill sets every element of t to value. The error is a *DTypeError if T is not the Go type of t's
+// elements, ErrReadOnly if the storage is read-only, ErrOverlap if elements of t may share memory,
+// ErrReleased after Release, or a *DeviceError if the host cannot address the memory. After an
+// error t is unchanged.
 func Fill[T Element](t *Tensor, value T) error {
 	all, err := Scalar(value).Expand(t.shape...)
 	if err != nil {
@@ -164,9 +173,11 @@ func Fill[T Element](t *Tensor, value T) error {
 	return t.CopyFrom(all)
 }
 
-// Equal reports whether a and b have the same dtype, shape and bits: a NaN equals itself, zero does not
-// equal minus zero. The error is ErrReleased, a *DeviceError, or a *SizeError for an expanded tensor
-// that is too large to copy.
+// Equal reports whether a and b have the same dtype, the same shape, and bit for bit the same
+// elements: a NaN equals itself, and zero does not equal minus zero. The error is ErrReleased after
+// Release, a *DeviceError if the host cannot address the memory, or a *SizeError for an expanded
+// tensor that is too large to copy. Tensors of different dtypes or shapes give false without an
+// error.
 func Equal(a, b *Tensor) (bool, error) {
 	if a.dtype != b.dtype || !slices.Equal(a.shape, b.shape) {
 		return false, nil
@@ -185,9 +196,10 @@ func Equal(a, b *Tensor) (bool, error) {
 	return same, nil
 }
 
-// packed returns the bytes of the elements of t in row-major order, and the tensor that the caller must
-// keep alive while it uses them: t if it is contiguous, otherwise a contiguous copy. The caller must
-// not write to the bytes. The error is ErrReleased, a *DeviceError, or a *SizeError for an expanded
+// packed returns the bytes of t's elements in row-major order, and the tensor that owns them: t
+// itself if t is contiguous, otherwise a contiguous copy on the Go heap. The caller must keep that
+// tensor alive while it uses the bytes, and must not write to them. The error is ErrReleased after
+// Release, a *DeviceError if the host cannot address the memory, or a *SizeError for an expanded
 // tensor that is too large to copy.
 func (t *Tensor) packed() ([]byte, *Tensor, error) {
 	c, err := t.Contiguous()
@@ -201,10 +213,12 @@ func (t *Tensor) packed() ([]byte, *Tensor, error) {
 	return p[c.offset*c.dtype.Size():][:c.ByteSize()], c, nil
 }
 
-// AllClose reports whether a and b have the same dtype and shape, and the difference of each pair of
-// elements is at most atol + rtol*|b|. An infinity is close only to the same infinity, and a NaN to
-// nothing. Elements are compared as complex128, so integers beyond 2^53 lose precision. The error is
-// ErrReleased, a *DeviceError, or a *SizeError for an expanded tensor that is too large to copy.
+// AllClose reports whether a and b have the same dtype and shape, and for each pair of elements x
+// of a and y of b |x-y| is at most atol + rtol*|y|. An infinity is close only to the same infinity,
+// and a NaN to nothing. Elements are compared as complex128, so integers beyond 2^53 lose
+// precision. The error is ErrReleased after Release, a *DeviceError if the host cannot address the
+// memory, or a *SizeError for an expanded tensor that is too large to copy. Tensors of different
+// dtypes or shapes give false without an error.
 func AllClose(a, b *Tensor, rtol, atol float64) (bool, error) {
 	if a.dtype != b.dtype || !slices.Equal(a.shape, b.shape) {
 		return false, nil
@@ -227,8 +241,8 @@ func AllClose(a, b *Tensor, rtol, atol float64) (bool, error) {
 	return near, nil
 }
 
-// complexAt returns the first element of p, whose elements have the valid type dtype. It panics if p is
-// shorter than an element.
+// complexAt returns the element that the first bytes of p hold in the given dtype, converted to
+// complex128. dtype must be valid, and p must hold at least one element.
 func complexAt(dtype DType, p []byte) complex128 {
 	real := 0.0
 	switch dtype {

@@ -10,7 +10,8 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/internal/testutil/race"
 )
 
-// A small tensor is a single allocation of its elements, Storage, shape and strides.
+// TestSmallTensorAllocates checks that a small new tensor takes a single allocation, of its
+// elements, Storage, shape and strides together.
 func TestSmallTensorAllocates(t *testing.T) {
 	if race.Enabled || invariants.Enabled {
 		t.Skip("the race detector and the invariants allocate themselves")
@@ -24,7 +25,8 @@ func TestSmallTensorAllocates(t *testing.T) {
 	require.LessOrEqual(t, testing.AllocsPerRun(100, func() { _, _ = FromStorage(s, F32, few...) }), 1.0, "a further view")
 }
 
-// All tensors of a storage are equal, whichever is the first to view it.
+// TestFirstViews checks that tensors that concurrent calls create over one storage each have their
+// own shape and strides, although the first one uses memory of the storage.
 func TestFirstViews(t *testing.T) {
 	const views = 8
 	for range 100 {

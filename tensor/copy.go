@@ -8,9 +8,11 @@ import (
 	"unsafe"
 )
 
-// CopyFrom copies the elements of src to t. Both must have the same dtype and shape, and may share
-// memory. Use Expand to copy a smaller tensor repeatedly. The error is a *DTypeError, a *ShapeError,
-// ErrReadOnly, ErrOverlap if elements of t share memory with each other, ErrReleased or a *DeviceError.
+// CopyFrom copies the elements of src to t. Both tensors may share memory: if necessary CopyFrom
+// first copies src to new memory. To repeat a smaller tensor, Expand it before. The error is a
+// *DTypeError or *ShapeError unless both have the same dtype and shape, ErrReadOnly if t's storage
+// is read-only, ErrOverlap if elements of t may share memory with each other, ErrReleased after
+// Release, or a *DeviceError if the host cannot address the memory. After an error t is unchanged.
 func (t *Tensor) CopyFrom(src *Tensor) error {
 	if t.dtype != src.dtype {
 		return &DTypeError{Name: src.dtype.String(), Reason: "cannot be copied to " + t.dtype.String()}
@@ -41,12 +43,14 @@ func (t *Tensor) CopyFrom(src *Tensor) error {
 	return nil
 }
 
-// Clone returns a contiguous copy of t on the Go heap. The error is ErrReleased, a *DeviceError, or a
-// *SizeError for an expanded tensor that is too large to copy.
+// Clone returns a contiguous copy of t in new memory on the Go heap. The error is ErrReleased after
+// Release, a *DeviceError if the host cannot address the memory, or a *SizeError for an expanded
+// tensor that is too large to copy.
 func (t *Tensor) Clone() (*Tensor, error) { return t.CloneIn(Heap{}) }
 
-// CloneIn returns a contiguous copy of t in memory from a. The error is ErrReleased, a *DeviceError if
-// the host cannot address the memory of t or that of the copy, or the error of a.
+// CloneIn returns a contiguous copy of t in memory that it allocates from a. The error is
+// ErrReleased after Release of t, a *DeviceError if the host cannot address the memory of t or that
+// of the copy, or the error of a.
 func (t *Tensor) CloneIn(a Allocator) (*Tensor, error) {
 	from, err := t.storage.Bytes()
 	if err != nil {
@@ -65,8 +69,8 @@ func (t *Tensor) CloneIn(a Allocator) (*Tensor, error) {
 	return c, nil
 }
 
-// Contiguous returns t itself if it is contiguous, and otherwise a contiguous copy on the Go heap. The
-// errors are those of Clone.
+// Contiguous returns t itself if it is contiguous, and otherwise a contiguous copy in new memory on
+// the Go heap. Only the copy can fail, with one of the errors that Clone returns.
 func (t *Tensor) Contiguous() (*Tensor, error) {
 	if t.IsContiguous() {
 		return t, nil
@@ -74,9 +78,9 @@ func (t *Tensor) Contiguous() (*Tensor, error) {
 	return t.Clone()
 }
 
-// selfOverlaps reports whether two elements of t may share memory. It may report true for some tensors
-// whose elements do not. It examines the dimensions in the order of their strides: each stride must
-// exceed the span of the dimensions with smaller strides.
+// selfOverlaps reports whether two elements of t may share memory. It never returns false if two
+// do, but it may return true although none do. It examines the dimensions in the order of their
+// strides: each stride must exceed the span of the dimensions with smaller strides.
 func (t *Tensor) selfOverlaps() bool {
 	if t.Len() < 2 {
 		return false
@@ -99,8 +103,8 @@ func (t *Tensor) selfOverlaps() bool {
 	return false
 }
 
-// window returns the part of p, the bytes of the storage of t, from the first to the last element of t;
-// nil if t has no elements.
+// window returns the part of p from the first to the last element of t, without a copy. p holds the
+// bytes of t's whole storage. The result is nil if t has no elements.
 func (t *Tensor) window(p []byte) []byte {
 	if t.Len() == 0 {
 		return nil
@@ -113,7 +117,8 @@ func (t *Tensor) window(p []byte) []byte {
 	return p[t.offset*size : (last+1)*size]
 }
 
-// intersect reports whether the byte ranges of two slices share memory.
+// intersect reports whether a and b have at least one byte of memory in common. Either may be nil,
+// but not empty otherwise.
 func intersect(a, b []byte) bool {
 	first, second := uintptr(unsafe.Pointer(unsafe.SliceData(a))), uintptr(unsafe.Pointer(unsafe.SliceData(b)))
 	return first < second+uintptr(len(b)) && second < first+uintptr(len(a))
@@ -129,8 +134,9 @@ type loopNest struct {
 	n    int
 }
 
-// copyStrided copies the elements of src to dst, which must have the same dtype and shape. to and from
-// are the bytes of the storages of dst and src; the bytes that the two tensors use must not overlap.
+// copyStrided copies the elements of src to dst, which must have the same dtype and shape. The
+// slices to and from hold the bytes of the whole storages of dst and src. The bytes from the first
+// to the last element of dst must not overlap those of src.
 func copyStrided(dst, src *Tensor, to, from []byte) {
 	if dst.Len() == 0 {
 		return
@@ -152,9 +158,9 @@ func copyStrided(dst, src *Tensor, to, from []byte) {
 	}
 }
 
-// describe sets the dimensions of an empty l for a copy from src to dst, which have the same shape. It
-// orders them so that dst is written sequentially, and merges those that are contiguous in both
-// tensors.
+// describe fills in l, which must be empty, with the dimensions of a copy from src to dst; both
+// must have the same shape. It leaves out dimensions of size 1, orders the others so that dst is
+// written sequentially, and merges dimensions that are contiguous in both tensors.
 func (l *loopNest) describe(dst, src *Tensor) {
 	for i, size := range dst.shape {
 		if size != 1 {
@@ -179,7 +185,8 @@ func (l *loopNest) describe(dst, src *Tensor) {
 	l.n = n
 }
 
-// inner removes and returns the innermost dimension; without one it returns a dimension of one element.
+// inner removes the innermost dimension from l and returns it. If l has no dimension left, inner
+// returns one with a single element.
 func (l *loopNest) inner() loop {
 	if l.n == 0 {
 		return loop{size: 1, dst: 1, src: 1}
@@ -188,9 +195,10 @@ func (l *loopNest) inner() loop {
 	return l.dims[l.n]
 }
 
-// copyNested copies the elements that l describes. The slice from begins at the first element of the
-// source, and the slice to at the first element of the destination. copyNested changes l. T is a byte
-// array of the size of an element: it needs no alignment, but is copied as one word.
+// copyNested copies all elements that l describes, and uses l up. The slice from begins at the
+// first element of the source, and the slice to at the first element of the destination. T is a
+// byte array of the size of an element; a value of such a type needs no alignment and is copied as
+// one word.
 func copyNested[T [1]byte | [2]byte | [4]byte | [8]byte | [16]byte](l *loopNest, to, from []byte) {
 	dst, src := elements[T](to), elements[T](from)
 	row := l.inner()
@@ -211,8 +219,9 @@ func copyNested[T [1]byte | [2]byte | [4]byte | [8]byte | [16]byte](l *loopNest,
 	}
 }
 
-// step advances index, and the positions d and s in the destination and the source, to the next index
-// of the remaining dimensions. It returns the new positions, or negative ones after the last index.
+// step advances index to the next index of l's dimensions, the last dimension first. d and s are
+// the positions, in elements, in the destination and the source that belong to the old index; step
+// returns those of the new one. After the last index it returns -1 twice.
 func (l *loopNest) step(index *[MaxRank]int, d, s int) (int, int) {
 	for i := l.n - 1; i >= 0; i-- {
 		dim := l.dims[i]
@@ -226,15 +235,18 @@ func (l *loopNest) step(index *[MaxRank]int, d, s int) (int, int) {
 	return -1, -1
 }
 
-// copyRun copies row.size elements that are adjacent in both tensors. It ignores the third argument,
-// which copyPanel needs.
+// copyRun copies the first row.size elements of src to the beginning of dst. The elements must be
+// adjacent in both. The third parameter is unused: copyRun has the signature of copyPanel.
 func copyRun[T any](dst, src []T, _, row loop) { copy(dst[:row.size], src[:row.size]) }
 
 // tile is the edge of the squares in which two dimensions are copied, so that the cache lines of both
 // tensors are fully used before they are evicted.
 const tile = 16
 
-// copyPanel copies the elements of the two dimensions column and row, in square tiles.
+// copyPanel copies the elements of two nested dimensions from src to dst, which both begin at the
+// first of these elements. column describes the outer dimension and row the inner one: the number
+// of elements, and the distances between neighbours in dst and in src. copyPanel proceeds in square
+// tiles, so that reads and writes both stay in the processor's cache.
 func copyPanel[T any](dst, src []T, column, row loop) {
 	for c := 0; c < column.size; c += tile {
 		height := min(tile, column.size-c)
@@ -252,8 +264,8 @@ func copyPanel[T any](dst, src []T, column, row loop) {
 	}
 }
 
-// elements returns the memory of p as elements, without a copy and without an incomplete last one. T
-// must need no alignment.
+// elements returns the memory of p as a slice of T, without a copy. An incomplete element at the
+// end of p is left out. T must be a type that needs no alignment.
 func elements[T any](p []byte) []T {
 	var zero T
 	return unsafe.Slice((*T)(unsafe.Pointer(unsafe.SliceData(p))), len(p)/int(unsafe.Sizeof(zero)))

@@ -77,7 +77,8 @@ func TestOverlap(t *testing.T) {
 	}
 }
 
-// Large enough for several tiles and partial tiles, in every element size.
+// TestTransposedCopyOfEverySize checks the copy of a transposed tensor for every element size. The
+// tensor is large enough for several tiles and has partial tiles.
 func TestTransposedCopyOfEverySize(t *testing.T) {
 	const rows, columns = 2*tile + 5, 3*tile + 1
 	for _, dtype := range []DType{U8, F16, F32, C64, C128} {

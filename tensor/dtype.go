@@ -64,7 +64,8 @@ func (d DType) String() string {
 	return dtypes[d].name
 }
 
-// ParseDType parses the form that String returns. The error is a *DTypeError.
+// ParseDType returns the dtype with the given short name, such as "f32", as String returns it. If
+// there is none it returns 0 and a *DTypeError.
 func ParseDType(name string) (DType, error) {
 	for d := Bool; d.Valid(); d++ {
 		if dtypes[d].name == name {
@@ -127,8 +128,8 @@ const (
 	f16SignShift = 16
 )
 
-// ToFloat16 rounds f to the nearest Float16, ties to even. Numbers from 65520 on become infinite. A NaN
-// becomes a quiet NaN with the upper bits of its payload.
+// ToFloat16 rounds f to the nearest Float16, ties to even. Values whose magnitude is at least 65520
+// become infinite. A NaN becomes a quiet NaN with the same sign and the upper bits of its payload.
 func ToFloat16(f float32) Float16 {
 	bits := math.Float32bits(f)
 	sign := uint16(bits >> f16SignShift & 0x8000)
@@ -150,8 +151,8 @@ func ToFloat16(f float32) Float16 {
 	return Float16(sign | uint16(math.Float32bits(math.Float32frombits(bits)+0.5)-half))
 }
 
-// Float32 returns the value of h, which float32 represents exactly. A NaN becomes quiet and keeps its
-// payload.
+// Float32 returns the value of h as a float32, which is exact. A NaN becomes a quiet NaN with the
+// same sign and payload.
 func (h Float16) Float32() float32 {
 	sign := uint32(h&0x8000) << f16SignShift
 	exponent, fraction := h&f16Infinity, uint32(h&0x3ff)
@@ -166,15 +167,16 @@ func (h Float16) Float32() float32 {
 	return math.Float32frombits(sign | (uint32(h&0x7fff)<<f16DropBits + f16Rebias))
 }
 
-// String returns the number as strconv formats a float32.
+// String returns the number in decimal, with as few digits as its float32 value needs: 0.5, 1e-05,
+// +Inf, NaN.
 func (h Float16) String() string { return strconv.FormatFloat(float64(h.Float32()), 'g', -1, 32) }
 
 // BFloat16 is the upper half of a float32: 1 sign bit, 8 exponent bits, 7 fraction bits. It is a
 // storage format; convert to float32 for arithmetic.
 type BFloat16 uint16
 
-// ToBFloat16 rounds f to the nearest BFloat16, ties to even. A NaN becomes a quiet NaN with the upper
-// bits of its payload.
+// ToBFloat16 rounds f to the nearest BFloat16, ties to even. Values too large for the type become
+// infinite. A NaN becomes a quiet NaN with the same sign and the upper bits of its payload.
 func ToBFloat16(f float32) BFloat16 {
 	bits := math.Float32bits(f)
 	if bits&0x7fffffff > f32Infinity {
@@ -183,8 +185,9 @@ func ToBFloat16(f float32) BFloat16 {
 	return BFloat16((bits + 0x7fff + bits>>16&1) >> 16)
 }
 
-// Float32 returns the value of b, which float32 represents exactly.
+// Float32 returns the value of b as a float32, which is exact. A NaN keeps its bits.
 func (b BFloat16) Float32() float32 { return math.Float32frombits(uint32(b) << 16) }
 
-// String returns the number as strconv formats a float32.
+// String returns the number in decimal, with as few digits as its float32 value needs: 0.5, 1e-05,
+// +Inf, NaN.
 func (b BFloat16) String() string { return strconv.FormatFloat(float64(b.Float32()), 'g', -1, 32) }

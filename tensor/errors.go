@@ -79,7 +79,7 @@ func (e *SizeError) Error() string {
 	return fmt.Sprintf("tensor: cannot allocate %d bytes", e.Size)
 }
 
-// Unwrap returns Err.
+// Unwrap returns e.Err, the error of the operating system, or nil if there is none.
 func (e *SizeError) Unwrap() error { return e.Err }
 
 // LimitError is returned by a Pool if an allocation would exceed the limit. Release storages, wait with

@@ -25,7 +25,8 @@ func TestFloat16KeepsEveryPattern(t *testing.T) {
 	}
 }
 
-// checkFloat16 compares f with an independent implementation.
+// checkFloat16 requires that ToFloat16 and an independent implementation return the same for the
+// float32 with the given bits.
 func checkFloat16(t *testing.T, bits uint32) {
 	f := math.Float32frombits(bits)
 	if got, want := uint16(ToFloat16(f)), float16.Fromfloat32(f).Bits(); got != want {
@@ -93,7 +94,8 @@ func TestBFloat16KeepsEveryPattern(t *testing.T) {
 	}
 }
 
-// nearestBFloat16 rounds by comparing distances in float64, which is exact.
+// nearestBFloat16 returns the BFloat16 that is nearest to f, ties to even, by comparing distances
+// in float64, which is exact. f must not be a NaN or infinite.
 func nearestBFloat16(f float32) BFloat16 {
 	low := BFloat16(math.Float32bits(f) >> 16)
 	below := float64(low.Float32())

@@ -10,7 +10,8 @@ import (
 // that a stale user of released memory reads arbitrary bytes but does not crash.
 type mapping struct{ data []byte }
 
-// newMapping returns a mapping of size bytes of zeroed memory, with size > 0. The error is a
+// newMapping returns a mapping of size bytes of zeroed memory. size must be positive. The memory is
+// unmapped after the mapping has become unreachable. If the system has no memory the error is a
 // *SizeError.
 func newMapping(size int) (*mapping, error) {
 	whole, data, err := mapMemory(size)
@@ -22,8 +23,9 @@ func newMapping(size int) (*mapping, error) {
 	return m, nil
 }
 
-// sizeClass rounds size up to one of four sizes per power of two, so that memory can be reused for
-// slightly different sizes.
+// sizeClass returns the smallest size class that is at least size, which must be positive. There
+// are four classes for each power of two, so that memory can be reused for slightly different
+// sizes.
 func sizeClass(size int) int {
 	step := 1 << max(bits.Len(uint(size-1))-3, 0)
 	return (size + step - 1) &^ (step - 1)

@@ -66,7 +66,8 @@ type PoolStats struct {
 	Collections int // garbage collections started by the pool
 }
 
-// NewPool returns an empty Pool.
+// NewPool returns a Pool that holds no memory yet. Fields of options that are 0 have the defaults
+// that PoolOptions describes. A Pool need not be closed.
 func NewPool(options PoolOptions) *Pool {
 	if options.IdleTime == 0 {
 		options.IdleTime = time.Minute
@@ -77,16 +78,21 @@ func NewPool(options PoolOptions) *Pool {
 	return &Pool{options: options, collectAt: options.Growth}
 }
 
-// Stats returns the statistics of the pool.
+// Stats returns a copy of the pool's present statistics.
 func (p *Pool) Stats() PoolStats {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.stats
 }
 
-// Alloc implements Allocator and never blocks. The contents of a storage of 1 MiB or more are
-// undefined. If the storages in use would exceed the limit it starts a garbage collection and fails
-// with a *LimitError. The error is a *SizeError if size is impossible or the system has no memory.
+// Alloc returns a storage of size bytes, as Allocator describes. It does not wait for memory in
+// use. A storage of less than 1 MiB is zeroed memory of the Go heap, which the pool's limit and
+// statistics do not count. A larger one is reused or newly mapped memory with undefined contents,
+// which returns to the pool when the storage is released or becomes unreachable.
+//
+// If the larger storages in use would exceed PoolOptions.Limit, Alloc starts a garbage collection
+// and returns a *LimitError. If size is negative or impossibly large, or the system has no memory,
+// the error is a *SizeError.
 func (p *Pool) Alloc(size int) (*Storage, error) {
 	if err := checkSize(size); err != nil {
 		return nil, err
@@ -103,8 +109,10 @@ func (p *Pool) Alloc(size int) (*Storage, error) {
 	return NewStorage(device.Bytes(m.data[:size:size]), func() { p.put(m) })
 }
 
-// acquire returns idle memory of exactly size bytes, or maps new memory, and counts it as in use. size
-// must be a size class. The error is a *LimitError or a *SizeError. The caller must not hold p.mu.
+// acquire returns idle memory of exactly size bytes, or maps new memory if there is none, and
+// counts it as in use. size must be a size class. If enough memory has come into use since the last
+// garbage collection, acquire starts one. The error is a *LimitError if the limit is exceeded, or a
+// *SizeError if the system has no memory. acquire takes p.mu.
 func (p *Pool) acquire(size int) (*mapping, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -126,9 +134,10 @@ func (p *Pool) acquire(size int) (*mapping, error) {
 	return m, nil
 }
 
-// mapFresh maps size bytes, which the caller has already counted as in use. To stay within the limit it
-// discards idle memory; the error is a *LimitError if the memory in use alone exceeds the limit, or a
-// *SizeError. The caller holds p.mu.
+// mapFresh maps and returns size bytes of new memory, which the caller has already counted as in
+// use. It discards idle memory if otherwise memory in use and idle memory together would exceed the
+// limit. If the memory in use alone exceeds the limit, it starts a garbage collection and returns a
+// *LimitError. If the system has no memory the error is a *SizeError. The caller holds p.mu.
 func (p *Pool) mapFresh(size int) (*mapping, error) {
 	if limit := p.options.Limit; limit > 0 {
 		if p.stats.InUse > limit {
@@ -140,8 +149,10 @@ func (p *Pool) mapFresh(size int) (*mapping, error) {
 	return newMapping(size)
 }
 
-// put makes m, the memory of a storage that was released or collected, idle. It returns the oldest idle
-// memory beyond IdleLimit to the system, and wakes callers of AllocWait. The caller must not hold p.mu.
+// put returns m, the memory of a storage that was released or has become unreachable, to the pool
+// as idle memory. If more than IdleLimit bytes are idle then, the memory that is idle longest is
+// discarded. put starts the timer that trims idle memory, and wakes callers of AllocWait. It takes
+// p.mu.
 func (p *Pool) put(m *mapping) {
 	invariants.Scribble(m.data)
 	p.mu.Lock()
@@ -169,8 +180,9 @@ type idleMapping struct {
 	since time.Time
 }
 
-// takeIdle removes and returns the most recently used idle memory of exactly size bytes, which is most
-// likely cached; nil if there is none. The caller holds p.mu.
+// takeIdle removes and returns the idle memory of exactly size bytes that was used last, which is
+// most likely in the processor's cache. It returns nil if no idle memory has that size. The caller
+// holds p.mu.
 func (p *Pool) takeIdle(size int) *mapping {
 	for i, m := range slices.Backward(p.idle) {
 		if len(m.data) == size {
@@ -182,8 +194,8 @@ func (p *Pool) takeIdle(size int) *mapping {
 	return nil
 }
 
-// shrinkIdle returns idle memory to the system, the longest idle first, until at most limit bytes are
-// idle. limit must not be negative. The caller holds p.mu.
+// shrinkIdle discards idle memory, the longest idle first, until at most limit bytes are idle.
+// limit must not be negative. The caller holds p.mu.
 func (p *Pool) shrinkIdle(limit int) {
 	n := 0
 	for left := p.stats.Idle; left > limit; n++ {
@@ -192,8 +204,9 @@ func (p *Pool) shrinkIdle(limit int) {
 	p.discard(n)
 }
 
-// discard removes the n longest idle mappings from the pool: their pages return to the system at once,
-// their addresses when the garbage collector finds the mappings unreachable. The caller holds p.mu.
+// discard removes the n longest idle mappings from the pool. Their memory pages return to the
+// system at once, and their addresses are unmapped after the garbage collector has found the
+// mappings unreachable. The caller holds p.mu.
 func (p *Pool) discard(n int) {
 	for _, m := range p.idle[:n] {
 		discardMemory(m.data)
@@ -203,15 +216,16 @@ func (p *Pool) discard(n int) {
 	p.idle = slices.Delete(p.idle, 0, n)
 }
 
-// Trim returns all idle memory to the system.
+// Trim returns all idle memory of the pool to the system. Memory of storages in use is not
+// affected.
 func (p *Pool) Trim() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.discard(len(p.idle))
 }
 
-// trimOld returns memory to the system that has been idle for IdleTime, and restarts the timer for the
-// remaining idle memory. The timer calls it; the caller must not hold p.mu.
+// trimOld returns memory to the system that has been idle for at least IdleTime. If other memory is
+// still idle it starts the timer again for that. The timer calls trimOld, which takes p.mu.
 func (p *Pool) trimOld() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -226,9 +240,11 @@ func (p *Pool) trimOld() {
 	}
 }
 
-// AllocWait is Alloc, but where Alloc would fail with a *LimitError it waits until enough memory is
-// returned to the pool. While it waits it starts garbage collections at increasing intervals. If ctx
-// ends it returns ctx.Err(); for a size above the limit it returns a *LimitError at once.
+// AllocWait returns a storage as Alloc does, but where Alloc would fail with a *LimitError it waits
+// until enough memory has returned to the pool. While it waits it tries again, and thereby starts
+// garbage collections, at increasing intervals of at most a second. If ctx ends during the wait it
+// returns ctx.Err(). If size alone, rounded up to a size class, exceeds the limit, it returns a
+// *LimitError at once. It returns any other error of Alloc at once too.
 func (p *Pool) AllocWait(ctx context.Context, size int) (*Storage, error) {
 	for pause := time.Millisecond; ; pause = min(2*pause, time.Second) {
 		returned := p.memoryReturned()
@@ -249,8 +265,8 @@ func (p *Pool) AllocWait(ctx context.Context, size int) (*Storage, error) {
 	}
 }
 
-// memoryReturned returns a channel that is closed when memory is next returned to the pool. The caller
-// must not hold p.mu.
+// memoryReturned returns a Go channel that is closed the next time that memory returns to the pool.
+// It takes p.mu.
 func (p *Pool) memoryReturned() <-chan struct{} {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -260,8 +276,8 @@ func (p *Pool) memoryReturned() <-chan struct{} {
 	return p.returned
 }
 
-// collect starts a garbage collection on another goroutine, unless one that the pool started is still
-// running. It does not wait for the collection. The caller holds p.mu.
+// collect starts a garbage collection on another goroutine and does not wait for it. If a
+// collection that the pool started is still running, collect does nothing. The caller holds p.mu.
 func (p *Pool) collect() {
 	if p.collecting {
 		return

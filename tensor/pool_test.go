@@ -19,7 +19,8 @@ import (
 
 const mib = 1 << 20
 
-// mustAlloc allocates a storage and fills it with b.
+// mustAlloc allocates a storage of size bytes from a, sets every byte to b, and returns the
+// storage. It fails the test if the allocation fails.
 func mustAlloc(t testing.TB, a Allocator, size int, b byte) *Storage {
 	t.Helper()
 	s, err := a.Alloc(size)
@@ -178,8 +179,8 @@ func TestPoolStartsCollections(t *testing.T) {
 	require.Equal(t, 4*mib, p.collectAt, "memory that came back lowers the threshold")
 }
 
-// Unreachable storages must not accumulate: the pool finds them without another reason for a
-// collection.
+// TestPoolCollectsGarbage checks that a pool starts garbage collections that find unreachable
+// storages, so that these do not accumulate beyond its limit.
 func TestPoolCollectsGarbage(t *testing.T) {
 	p := NewPool(PoolOptions{Limit: 16 * mib, Growth: 4 * mib})
 	for i := range 100 {
@@ -256,7 +257,9 @@ func TestPoolFromManyGoroutines(t *testing.T) {
 	require.NotZero(t, stats.Reused)
 }
 
-// waitCollected starts garbage collections until all memory of a full pool has returned.
+// waitCollected blocks until all memory of p has returned to it, by allocating and releasing as
+// much as its limit. Waiting for memory starts the garbage collections that find unreachable
+// storages.
 func waitCollected(t *testing.T, p *Pool) {
 	t.Helper()
 	s, err := p.AllocWait(t.Context(), p.options.Limit)
@@ -318,7 +321,9 @@ func TestWhatKeepsMemoryAlive(t *testing.T) {
 	}
 }
 
-// Use of a tensor after Release, and after its memory was unmapped, must cause an error, not a crash.
+// TestStaleTensorDoesNotCrash checks that a tensor that is used after Release returns an error, or
+// panics in builds with the tag "invariants", and that reading its memory does not crash even after
+// the pool has returned that memory to the system.
 func TestStaleTensorDoesNotCrash(t *testing.T) {
 	p := NewPool(PoolOptions{})
 	x, err := Alloc(p, U8, 2*mib)

@@ -10,16 +10,17 @@ import (
 // MaxRank is the maximum number of dimensions of a tensor.
 const MaxRank = 64
 
-// mul returns the product of two numbers that are not negative; ok is false if it does not fit into an
-// int.
+// mul returns the product of a and b, which must not be negative. ok is false if the product does
+// not fit into an int.
 func mul(a, b int) (product int, ok bool) {
 	high, low := bits.Mul64(uint64(a), uint64(b))
 	return int(low), high == 0 && low <= math.MaxInt
 }
 
-// NumElements returns the product of the dimensions, 1 for a scalar. The error is a *ShapeError if a
-// dimension is negative, if there are more than MaxRank, or if the product of the dimensions that are
-// not 0 does not fit into an int.
+// NumElements returns the number of elements of a tensor of the given shape: the product of its
+// dimensions, and 1 for a scalar, which has no dimensions. The error is a *ShapeError if a
+// dimension is negative, if there are more than MaxRank dimensions, or if the product of the
+// dimensions that are not 0 does not fit into an int. The error keeps shape, and nothing else does.
 func NumElements(shape []int) (int, error) {
 	if len(shape) > MaxRank {
 		return 0, &ShapeError{Shape: shape[:MaxRank], Reason: fmt.Sprintf("begins a shape of %d dimensions; the limit is %d", len(shape), MaxRank)}
@@ -44,9 +45,9 @@ func NumElements(shape []int) (int, error) {
 	return n, nil
 }
 
-// ByteSize returns the number of bytes of a contiguous tensor of that dtype and shape. The error is a
-// *DTypeError if dtype is not valid, that of NumElements, or a *ShapeError if the size does not fit
-// into an int.
+// ByteSize returns the number of bytes of a contiguous tensor of the given dtype and shape. The
+// error is a *DTypeError if dtype is not valid, and a *ShapeError if shape is not valid, as in
+// NumElements, or if the size does not fit into an int.
 func ByteSize(dtype DType, shape []int) (int, error) {
 	if !dtype.Valid() {
 		return 0, &DTypeError{Name: dtype.String(), Reason: "is not an element type"}
@@ -70,7 +71,8 @@ func rowMajor(shape []int) []int {
 	return strides
 }
 
-// fillRowMajor sets strides to those of a contiguous tensor of the given shape.
+// fillRowMajor sets the elements of strides, which has the length of shape, to the strides in
+// elements of a contiguous tensor of that shape.
 func fillRowMajor(strides, shape []int) {
 	step := 1
 	for i := len(shape) - 1; i >= 0; i-- {
@@ -79,9 +81,10 @@ func fillRowMajor(strides, shape []int) {
 	}
 }
 
-// checkStrided returns an error unless every element of a tensor of that shape, strides and offset, all
-// counted in elements, is among the first limit elements of its storage. The error is a *ShapeError, or
-// an *IndexError for an element outside the storage.
+// checkStrided returns nil if shape, strides and offset describe a tensor whose elements are all
+// among the first limit elements of its storage. strides, offset and limit are counted in elements.
+// The error is an *IndexError if an element is outside or offset is not from 0 to limit, and a
+// *ShapeError if shape is not valid or the strides are negative, too large or of the wrong number.
 func checkStrided(shape, strides []int, offset, limit int) error {
 	n, err := NumElements(shape)
 	if err != nil {
@@ -110,9 +113,9 @@ func checkStrided(shape, strides []int, offset, limit int) error {
 	return nil
 }
 
-// View returns a view of the elements of t, in row-major order, in another shape. The error is a
-// *ShapeError if the numbers of elements differ, or ErrNotContiguous if no strides can express the
-// view; Reshape copies in that case.
+// View returns a tensor of the given shape with the elements of t in row-major order. It shares t's
+// memory. The error is a *ShapeError if shape is not valid or has another number of elements than
+// t, and ErrNotContiguous if no strides can express the view; Reshape copies in that case.
 func (t *Tensor) View(shape ...int) (*Tensor, error) {
 	n, err := NumElements(shape)
 	if err != nil {
@@ -128,9 +131,10 @@ func (t *Tensor) View(shape ...int) (*Tensor, error) {
 	return t.view(axes, t.offset), nil
 }
 
-// Reshape returns the elements of t, in row-major order, in another shape: a View of t if strides can
-// express it, and otherwise a View of a copy on the Go heap. The error is a *ShapeError if the numbers
-// of elements differ, or that of Clone.
+// Reshape returns a tensor of the given shape with the elements of t in row-major order. It shares
+// t's memory if strides can express that, as View does, and otherwise has a copy on the Go heap.
+// The error is a *ShapeError if shape is not valid or has another number of elements than t;
+// otherwise it is that of Clone, for the copy.
 func (t *Tensor) Reshape(shape ...int) (*Tensor, error) {
 	v, err := t.View(shape...)
 	if !errors.Is(err, ErrNotContiguous) {
@@ -143,9 +147,9 @@ func (t *Tensor) Reshape(shape ...int) (*Tensor, error) {
 	return c.View(shape...)
 }
 
-// restride returns the size and stride of each dimension of a view of t in another shape, which must
-// have the same number of elements; ok is false if no strides can express the view. It merges the
-// dimensions of t into runs of evenly spaced elements, and divides each run according to the shape.
+// restride returns the size and stride of each dimension of a view of t in the given shape, which
+// must have as many elements as t. ok is false if no strides can express the view. It merges the
+// dimensions of t into runs of evenly spaced elements, and divides each run according to shape.
 func (t *Tensor) restride(shape []int) (axes []axis, ok bool) {
 	axes = make([]axis, len(shape))
 	if t.Len() == 0 {
@@ -171,8 +175,9 @@ func (t *Tensor) restride(shape []int) (axes []axis, ok bool) {
 	return axes, true
 }
 
-// runs returns the dimensions of t, outermost first, without those of size 1. Neighbouring dimensions
-// are merged into one where a step of the outer one spans the whole of the inner one.
+// runs returns the sizes and strides of t's dimensions, outermost first, in a new slice. Dimensions
+// of size 1 are left out. Two neighbouring dimensions are merged into one if their elements are
+// evenly spaced in memory.
 func (t *Tensor) runs() []axis {
 	var runs []axis
 	for i, size := range t.shape {

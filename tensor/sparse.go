@@ -23,11 +23,14 @@ type Sparse struct {
 	coalesced bool
 }
 
-// NewSparse returns a sparse tensor of that shape. It retains both tensors, whose elements the caller
-// must not change any more. The error is a *DTypeError unless indices is I64, a *ShapeError if the
-// shapes are inconsistent, an *IndexError for an index outside the shape, ErrOverlap if elements of
-// either tensor share memory, since a peer could otherwise claim many values with little memory, or
-// ErrReleased or a *DeviceError if the indices cannot be read.
+// NewSparse returns a sparse tensor of the given shape. indices lists the positions of the elements
+// in values, as Sparse describes. NewSparse copies shape and retains both tensors, whose elements
+// the caller must not change any more.
+//
+// The error is a *DTypeError unless indices is I64 and values has a valid dtype, a *ShapeError if
+// the three shapes do not fit together, an *IndexError for an index outside shape, and ErrOverlap
+// if elements of either tensor may share memory, because a peer could otherwise claim many values
+// with little memory. It is ErrReleased or a *DeviceError if the indices cannot be read.
 func NewSparse(indices, values *Tensor, shape ...int) (*Sparse, error) {
 	if indices.dtype != I64 {
 		return nil, &DTypeError{Name: indices.dtype.String(), Reason: "cannot index a sparse tensor; want i64"}
@@ -57,8 +60,10 @@ func NewSparse(indices, values *Tensor, shape ...int) (*Sparse, error) {
 	return s, nil
 }
 
-// positions returns, for each value, its position in the sparse dimensions as a row-major index. The
-// error is an *IndexError for an index outside the shape, ErrReleased or a *DeviceError.
+// positions returns, for each value, its position in the sparse dimensions as one row-major index,
+// in a new slice. The error is an *IndexError for an index outside the shape, ErrReleased after
+// Release of the indices, a *DeviceError if the host cannot address them, or a *SizeError if they
+// are too large to copy.
 func (s *Sparse) positions() ([]int, error) {
 	packed, owner, err := s.indices.packed()
 	if err != nil {
@@ -79,7 +84,8 @@ func (s *Sparse) positions() ([]int, error) {
 	return positions, nil
 }
 
-// ascending reports whether each position is greater than the one before it.
+// ascending reports whether each number in positions is greater than the one before it. It is true
+// for fewer than two numbers.
 func ascending(positions []int) bool {
 	for k := 1; k < len(positions); k++ {
 		if positions[k] <= positions[k-1] {
@@ -92,27 +98,33 @@ func ascending(positions []int) bool {
 // DType returns the type of the values.
 func (s *Sparse) DType() DType { return s.values.dtype }
 
-// Shape returns the size of each dimension. The caller must not change it.
+// Shape returns the size of each dimension of the represented tensor. The slice is s's own, which
+// the caller must not change.
 func (s *Sparse) Shape() []int { return s.shape }
 
-// Indices returns the positions of the values, not a copy: I64 [sparse dimensions, n].
+// Indices returns the positions of the values: an I64 tensor of shape [sparse dimensions, n]. It is
+// s's own, whose elements the caller must not change.
 func (s *Sparse) Indices() *Tensor { return s.indices }
 
-// Values returns the values, not a copy: [n, dense dimensions...].
+// Values returns the values: a tensor of shape [n, dense dimensions...]. It is s's own, whose
+// elements the caller must not change.
 func (s *Sparse) Values() *Tensor { return s.values }
 
-// Len returns the number of values.
+// Len returns the number of listed values, including those at a position that is listed twice. Each
+// value has the dense dimensions.
 func (s *Sparse) Len() int { return s.indices.shape[1] }
 
 // Device returns the device of the values.
 func (s *Sparse) Device() device.Device { return s.values.Device() }
 
-// Coalesced reports whether the positions are listed in row-major order without duplicates.
+// Coalesced reports whether the positions of s are in row-major order without duplicates, as
+// Coalesce lists them.
 func (s *Sparse) Coalesced() bool { return s.coalesced }
 
-// EqualSparse reports whether a and b have the same dtype and shape and list the same values, bit for
-// bit, at the same positions in the same order. Coalesce both first to compare the represented tensors.
-// The error is ErrReleased or a *DeviceError.
+// EqualSparse reports whether a and b have the same dtype and shape and list the same values, bit
+// for bit, at the same positions in the same order. Coalesce both first to compare the represented
+// tensors. The error is ErrReleased after Release of a part, or a *DeviceError if the host cannot
+// address the memory. Tensors of different shapes give false without an error.
 func EqualSparse(a, b *Sparse) (bool, error) {
 	if !slices.Equal(a.shape, b.shape) {
 		return false, nil
@@ -125,9 +137,10 @@ func EqualSparse(a, b *Sparse) (bool, error) {
 }
 
 // Coalesce returns a tensor that lists each position once, in row-major order, with the sum of its
-// values: s itself if it is coalesced, otherwise a copy on the Go heap. Values are added in the order
-// in which they are listed, and each sum is rounded to the dtype. The error is a *DTypeError for bools
-// at the same position, which have no sum, ErrReleased or a *DeviceError.
+// values. That is s itself if s is coalesced already, and otherwise a new tensor on the Go heap.
+// Values are added in the order in which they are listed, and each sum is rounded to the dtype. The
+// error is a *DTypeError for bools at the same position, which have no sum, ErrReleased after
+// Release, or a *DeviceError if the host cannot address the memory.
 func (s *Sparse) Coalesce() (*Sparse, error) {
 	if s.coalesced {
 		return s, nil
@@ -153,8 +166,9 @@ func (s *Sparse) Coalesce() (*Sparse, error) {
 	return &Sparse{indices: indices, values: values, shape: s.shape, coalesced: true}, nil
 }
 
-// groupByPosition divides order, which lists the numbers of the values sorted by position, into one
-// slice for each position. The slices share the memory of order.
+// groupByPosition divides order into one slice for each position, and returns these slices. order
+// lists the numbers of the values, sorted by position; positions has the position of each value.
+// The slices share the memory of order.
 func groupByPosition(order, positions []int) [][]int {
 	var groups [][]int
 	for start, end := 0, 0; start < len(order); start = end {
@@ -166,9 +180,10 @@ func groupByPosition(order, positions []int) [][]int {
 	return groups
 }
 
-// pickIndices returns the indices, an I64 tensor of shape [sparse dimensions, number of groups], of the
-// first value of each group. A group is a list of numbers of values and is not empty. The error is
-// ErrReleased or a *DeviceError.
+// pickIndices returns a new I64 tensor of shape [sparse dimensions, number of groups], on the Go
+// heap, with the indices of the first value of each group. A group is a list of numbers of values
+// and is not empty. The error is ErrReleased after Release, or a *DeviceError if the host cannot
+// address the indices.
 func (s *Sparse) pickIndices(groups [][]int) (*Tensor, error) {
 	packed, owner, err := s.indices.packed()
 	if err != nil {
@@ -185,9 +200,10 @@ func (s *Sparse) pickIndices(groups [][]int) (*Tensor, error) {
 	return FromSlice(picked, sparse, len(groups))
 }
 
-// sumValues returns a tensor on the Go heap with one value for each group: the sum of the values whose
-// numbers the group lists. The error is a *DTypeError if a group has several values and the dtype has
-// no sum, ErrReleased or a *DeviceError.
+// sumValues returns a new tensor on the Go heap with one value for each group: the sum of the
+// values whose numbers the group lists. The error is a *DTypeError if a group has several values
+// and the dtype is Bool, which has no sum. It is ErrReleased after Release, or a *DeviceError if
+// the host cannot address the values.
 func (s *Sparse) sumValues(groups [][]int) (*Tensor, error) {
 	packed, owner, err := s.values.packed()
 	if err != nil {
@@ -213,9 +229,10 @@ func (s *Sparse) sumValues(groups [][]int) (*Tensor, error) {
 	return sum, nil
 }
 
-// ToDense returns the represented tensor, contiguous and on the Go heap. A few values can represent a
-// huge tensor: bound the shape that a peer claims. The error is that of Coalesce, a *SizeError or a
-// *DeviceError.
+// ToDense returns the represented tensor as a new contiguous tensor on the Go heap. A few values
+// can represent a huge tensor: bound the shape that a peer claims. The error is one of those of
+// Coalesce, a *SizeError if the tensor is too large to allocate, or a *DeviceError if the host
+// cannot address the values.
 func (s *Sparse) ToDense() (*Tensor, error) {
 	s, err := s.Coalesce()
 	if err != nil {
@@ -257,7 +274,8 @@ var adders = map[DType]func(sum, values []byte){
 	C128: addNumbers[complex128],
 }
 
-// addNumbers adds the elements of values to those of sum, which has the same length.
+// addNumbers adds the elements of values to those of sum, in place. Both slices hold elements of
+// type T as bytes. values must be at least as long as sum; more elements are ignored.
 func addNumbers[T uint8 | int8 | int16 | int32 | int64 | float32 | float64 | complex64 | complex128](sum, values []byte) {
 	size := DTypeOf[T]().Size()
 	for at := 0; at < len(sum); at += size {
@@ -265,14 +283,16 @@ func addNumbers[T uint8 | int8 | int16 | int32 | int64 | float32 | float64 | com
 	}
 }
 
-// addFloat16s is addNumbers for F16. Each sum is computed as float32 and rounded.
+// addFloat16s adds the F16 elements of values to those of sum, in place, as addNumbers does. Each
+// sum is computed as float32 and rounded.
 func addFloat16s(sum, values []byte) {
 	for at := 0; at < len(sum); at += 2 {
 		store(sum[at:], ToFloat16(load[Float16](sum[at:]).Float32()+load[Float16](values[at:]).Float32()))
 	}
 }
 
-// addBFloat16s is addNumbers for BF16. Each sum is computed as float32 and rounded.
+// addBFloat16s adds the BF16 elements of values to those of sum, in place, as addNumbers does. Each
+// sum is computed as float32 and rounded.
 func addBFloat16s(sum, values []byte) {
 	for at := 0; at < len(sum); at += 2 {
 		store(sum[at:], ToBFloat16(load[BFloat16](sum[at:]).Float32()+load[BFloat16](values[at:]).Float32()))

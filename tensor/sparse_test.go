@@ -8,7 +8,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// must takes the result of a call that cannot fail here.
+// must returns v, and panics if err is not nil. It is for calls that cannot fail in a test.
 func must[T any](v T, err error) T {
 	if err != nil {
 		panic(err)
@@ -61,7 +61,8 @@ func TestSparseWithDenseDimensions(t *testing.T) {
 	require.Equal(t, []int32{3, 4, 0, 0, 6, 8, 0, 0}, must(Data[int32](dense)))
 }
 
-// Views must be read with their strides.
+// TestSparseOfViews checks that a sparse tensor reads indices and values with their strides if they
+// are views.
 func TestSparseOfViews(t *testing.T) {
 	pairs := must(FromSlice([]int64{0, 1, 1, 0, 1, 1}, 3, 2))
 	indices := must(pairs.Transpose(0, 1))
@@ -132,7 +133,8 @@ func TestNewSparseRefuses(t *testing.T) {
 	require.ErrorIs(t, err, ErrOverlap)
 }
 
-// Indices that change after NewSparse must not cause access outside the memory.
+// TestSparseChecksIndicesAgain checks that indices that change after NewSparse cause an
+// *IndexError, and not an access outside the memory.
 func TestSparseChecksIndicesAgain(t *testing.T) {
 	indices := must(FromSlice([]int64{1, 0}, 1, 2))
 	values := must(FromSlice([]float32{1, 2}, 2))

@@ -26,13 +26,13 @@ type Storage struct {
 	first    atomic.Pointer[tensorWithDims] // preallocated first tensor, nil once it is used
 }
 
-// NewStorage returns a Storage of the memory of buf, without a copy. buf is host memory in one segment
-// or memory of another device.
+// NewStorage returns a Storage of the memory of buf, without a copy, and keeps buf. buf is memory
+// of another device, or host memory in one segment; for host memory in several segments the error
+// is ErrNotContiguous.
 //
-// release, if not nil, is called exactly once: by Release, or from a goroutine of the runtime some time
-// after the Storage has become unreachable. It must not block, and must not refer to the Storage, which
-// would then never become unreachable. The error is ErrNotContiguous if buf is host memory in several
-// segments; release is not called then.
+// If release is not nil, it is called exactly once: by Storage.Release, or on a goroutine of the
+// runtime some time after the Storage has become unreachable. It must not block, and must not refer
+// to the Storage, which would then never become unreachable. After an error it is not called.
 func NewStorage(buf device.Buffer, release func()) (*Storage, error) {
 	host, ok := buf.Contiguous()
 	if buf.IsHost() && !ok {
@@ -45,23 +45,25 @@ func NewStorage(buf device.Buffer, release func()) (*Storage, error) {
 	return s, nil
 }
 
-// Len returns the size in bytes.
+// Len returns the size of the memory in bytes.
 func (s *Storage) Len() int { return s.buf.Len() }
 
 // Device returns the device on which the memory is.
 func (s *Storage) Device() device.Device { return s.buf.Device() }
 
-// ReadOnly reports whether SetReadOnly has made the memory read-only: the elements must not change.
+// ReadOnly reports whether the memory is read-only, which SetReadOnly sets: the elements must then
+// not change.
 func (s *Storage) ReadOnly() bool { return s.readOnly.Load() }
 
-// SetReadOnly sets whether the memory is read-only. While it is, operations of this package that would
-// write return ErrReadOnly; slices and buffers obtained before can still be written to. Use it for a
-// Storage that other goroutines or processes read, or whose memory is mapped read-only.
+// SetReadOnly makes the memory read-only if on is true, and writable if on is false. While it is
+// read-only, operations of this package that would write return ErrReadOnly; slices and buffers
+// obtained before can still be written to. Use it for a Storage that other goroutines or processes
+// read, or whose memory is mapped read-only. It may be called concurrently.
 func (s *Storage) SetReadOnly(on bool) { s.readOnly.Store(on) }
 
-// Buffer returns the memory, not a copy, for use with a pipe. The Buffer and its slices keep the
-// Storage reachable. A caller that writes to the Buffer must check ReadOnly first. The error is
-// ErrReleased.
+// Buffer returns the memory, without a copy, as a buffer for a pipe. The buffer and slices of it
+// keep s reachable. A caller that writes to the buffer must check ReadOnly first. After Release it
+// returns ErrReleased.
 func (s *Storage) Buffer() (device.Buffer, error) {
 	if err := s.check(); err != nil {
 		return device.Buffer{}, err
@@ -69,9 +71,9 @@ func (s *Storage) Buffer() (device.Buffer, error) {
 	return s.buf.WithOwner(s), nil
 }
 
-// Bytes returns the memory, not a copy. The slice does not keep s reachable: call runtime.KeepAlive(s)
-// after its last use. The caller must not write to the slice if s is ReadOnly. The error is
-// ErrReleased, or a *DeviceError if the host cannot address the memory.
+// Bytes returns the memory, without a copy. The slice does not keep s reachable: call
+// runtime.KeepAlive(s) after its last use. The caller must not write to the slice if s is ReadOnly.
+// The error is ErrReleased after Release, or a *DeviceError if the host cannot address the memory.
 func (s *Storage) Bytes() ([]byte, error) {
 	if err := s.check(); err != nil {
 		return nil, err
@@ -82,9 +84,10 @@ func (s *Storage) Bytes() ([]byte, error) {
 	return s.host, nil
 }
 
-// Release returns the memory to its allocator now, instead of when s becomes unreachable. The caller
-// must make sure that no tensor, slice or buffer in a pipe uses the memory any more; later operations
-// fail with ErrReleased. A further Release does nothing, or panics in builds with the tag "invariants".
+// Release gives the memory back to its allocator now, instead of when s becomes unreachable, by
+// calling the function given to NewStorage. The caller must make sure that no tensor, slice or
+// buffer in a pipe uses the memory any more; later operations on s fail with ErrReleased. A second
+// call does nothing; in builds with the tag "invariants" it panics.
 func (s *Storage) Release() {
 	first := s.released.CompareAndSwap(false, true)
 	invariants.Check(first, "tensor: storage of %d bytes released twice", s.Len())
@@ -95,8 +98,8 @@ func (s *Storage) Release() {
 	runtime.KeepAlive(s) // otherwise Stop could run after the cleanup
 }
 
-// check returns ErrReleased if the memory was released, or panics then in builds with the tag
-// "invariants".
+// check returns ErrReleased if s was released, and otherwise nil. In builds with the tag
+// "invariants" it panics if s was released.
 func (s *Storage) check() error {
 	released := s.released.Load()
 	invariants.Check(!released, "tensor: storage of %d bytes used after Release", s.Len())
@@ -117,8 +120,9 @@ type Allocator interface {
 // ends the process: bound sizes that a peer claims.
 type Heap struct{}
 
-// Alloc returns a storage of size bytes of zeros in garbage-collected memory. The error is a
-// *SizeError.
+// Alloc returns a storage of size zeroed bytes on the Go heap, which the garbage collector frees.
+// If size is negative or impossibly large the error is a *SizeError. Memory that is merely
+// exhausted ends the process, as it does for make.
 func (Heap) Alloc(size int) (*Storage, error) {
 	if err := checkSize(size); err != nil {
 		return nil, err
@@ -126,9 +130,9 @@ func (Heap) Alloc(size int) (*Storage, error) {
 	return heapStorage(size), nil
 }
 
-// heapStorage returns a storage of size zero bytes in garbage-collected memory; size must have passed
+// heapStorage returns a storage of size zeroed bytes on the Go heap. size must have passed
 // checkSize. Release of the storage frees nothing, but in builds with the tag "invariants" it
-// overwrites the memory to expose stale uses.
+// overwrites the memory, which exposes later uses.
 func heapStorage(size int) *Storage {
 	var s *storageWithTensor
 	var p []byte
@@ -162,8 +166,8 @@ type smallStorage struct {
 	memory [inlineBytes / 8]uint64
 }
 
-// heapBytes returns size zero bytes in garbage-collected memory, aligned for every dtype, which
-// make([]byte, size) is not for small sizes. Large memory may use huge pages.
+// heapBytes returns size zeroed bytes on the Go heap, aligned for every dtype; make([]byte, size)
+// is not for small sizes. Large memory may use huge pages.
 func heapBytes(size int) []byte {
 	if size >= hugepage.Size {
 		return hugepage.Make(size)
@@ -176,7 +180,8 @@ func heapBytes(size int) []byte {
 // panics for larger ones.
 const maxAlloc = min(1<<47, math.MaxInt)
 
-// checkSize returns a *SizeError unless size may be allocated.
+// checkSize returns nil if size is from 0 to maxAlloc, the largest storage, and otherwise a
+// *SizeError.
 func checkSize(size int) error {
 	if size < 0 || size > maxAlloc {
 		return &SizeError{Size: size}

@@ -20,7 +20,8 @@ func (r region) Len() int { return int(r) }
 
 var npu = device.Device{Kind: "npu", Index: 1}
 
-// requireReleased checks the result of a call on released memory in this build.
+// requireReleased requires that call, which uses released memory, returns ErrReleased or, in builds
+// with the tag "invariants", panics.
 func requireReleased(t *testing.T, call func() error) {
 	t.Helper()
 	if invariants.Enabled {

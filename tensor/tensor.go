@@ -19,10 +19,12 @@ type Tensor struct {
 	offset  int   // in elements
 }
 
-// Strided returns a view of the elements of s that shape, strides and offset, counted in elements,
-// describe. With strides of zero, or small ones, elements share memory. Shape and strides are copied.
-// The error is a *DTypeError, a *ShapeError, also for a negative stride, or an *IndexError if an
-// element would be outside s.
+// Strided returns a tensor whose elements are those of s that shape, strides and offset describe;
+// strides and offset are counted in elements of dtype. The tensor shares the memory of s and keeps
+// s alive. With strides of zero, or small ones, elements share memory with each other. shape and
+// strides are copied. The error is a *DTypeError if dtype is not valid, a *ShapeError if shape or
+// strides are not valid or a stride is negative, or an *IndexError if offset or an element is
+// outside s.
 func Strided(s *Storage, dtype DType, shape, strides []int, offset int) (*Tensor, error) {
 	if _, err := ByteSize(dtype, shape); err != nil {
 		return nil, err
@@ -46,8 +48,9 @@ type tensorWithDims struct {
 	dims [2 * inlineDims]int
 }
 
-// newTensor returns a tensor over s with offset 0 and slices of length rank for shape and strides,
-// which the caller must fill in.
+// newTensor returns a tensor over s with offset 0 and with slices of length rank for shape and
+// strides, whose contents the caller must fill in. The slices are new memory or memory of s that no
+// other tensor uses.
 func newTensor(s *Storage, dtype DType, rank int) *Tensor {
 	if rank > inlineDims {
 		dims := make([]int, 2*rank)
@@ -61,8 +64,9 @@ func newTensor(s *Storage, dtype DType, rank int) *Tensor {
 	return &one.Tensor
 }
 
-// FromStorage returns a contiguous view of the first elements of s, in row-major order. The error is a
-// *DTypeError, a *ShapeError, or an *IndexError if s is too small.
+// FromStorage returns a contiguous tensor of the first elements of s, in row-major order. The
+// tensor shares the memory of s and keeps s alive; shape is copied. The error is a *DTypeError if
+// dtype is not valid, a *ShapeError if shape is not valid, or an *IndexError if s is too small.
 func FromStorage(s *Storage, dtype DType, shape ...int) (*Tensor, error) {
 	size, err := ByteSize(dtype, shape)
 	if err != nil {
@@ -77,8 +81,9 @@ func FromStorage(s *Storage, dtype DType, shape ...int) (*Tensor, error) {
 	return t, nil
 }
 
-// Alloc returns a contiguous tensor with undefined contents in memory from a. The error is a
-// *DTypeError, a *ShapeError or that of a.
+// Alloc returns a contiguous tensor in memory that it allocates from a. The contents are undefined.
+// The error is a *DTypeError if dtype is not valid, a *ShapeError if shape is not valid, or the
+// error of a.
 func Alloc(a Allocator, dtype DType, shape ...int) (*Tensor, error) {
 	size, err := ByteSize(dtype, shape)
 	if err != nil {
@@ -91,13 +96,14 @@ func Alloc(a Allocator, dtype DType, shape ...int) (*Tensor, error) {
 	return FromStorage(s, dtype, shape...)
 }
 
-// Zeros returns a contiguous tensor of zeros on the Go heap. The error is a *DTypeError, a *ShapeError
-// or a *SizeError.
+// Zeros returns a contiguous tensor of zeros on the Go heap. The error is a *DTypeError if dtype is
+// not valid, a *ShapeError if shape is not valid, or a *SizeError if the tensor is impossibly
+// large.
 func Zeros(dtype DType, shape ...int) (*Tensor, error) { return Alloc(Heap{}, dtype, shape...) }
 
-// FromSlice returns a contiguous tensor of values, in row-major order. The elements are values itself,
-// not a copy, and the tensor keeps the slice alive. The error is a *ShapeError unless the shape has as
-// many elements as values.
+// FromSlice returns a contiguous tensor of the elements of values, in row-major order. The tensor
+// shares the memory of values, without a copy, and keeps it alive; shape is copied. The error is a
+// *ShapeError unless shape is valid and has as many elements as values.
 func FromSlice[T Element](values []T, shape ...int) (*Tensor, error) {
 	n, err := NumElements(shape)
 	if err != nil {
@@ -109,16 +115,17 @@ func FromSlice[T Element](values []T, shape ...int) (*Tensor, error) {
 	return FromBuffer(device.Bytes(bytesOf(values)), DTypeOf[T](), shape...)
 }
 
-// Scalar returns a tensor without dimensions whose only element is value.
+// Scalar returns a new tensor without dimensions, on the Go heap, whose only element is value.
 func Scalar[T Element](value T) *Tensor {
 	p := heapBytes(int(unsafe.Sizeof(value)))
 	store(p, value)
 	return &Tensor{storage: &Storage{buf: device.Bytes(p), host: p}, dtype: DTypeOf[T]()}
 }
 
-// FromBuffer returns a contiguous tensor of existing memory, for example from a pipe, without a copy.
-// It keeps the memory and the Buffer's owner alive. The error is a *DTypeError, a *ShapeError unless
-// the tensor occupies buf exactly, or ErrNotContiguous if buf has several segments.
+// FromBuffer returns a contiguous tensor in the memory of buf, for example from a pipe, without a
+// copy. The tensor keeps that memory and the owner of buf alive. The error is a *DTypeError if
+// dtype is not valid, a *ShapeError unless shape is valid and takes exactly the bytes of buf, or
+// ErrNotContiguous if buf is host memory in several segments.
 func FromBuffer(buf device.Buffer, dtype DType, shape ...int) (*Tensor, error) {
 	size, err := ByteSize(dtype, shape)
 	if err != nil {
@@ -140,23 +147,24 @@ func (t *Tensor) DType() DType { return t.dtype }
 // Rank returns the number of dimensions.
 func (t *Tensor) Rank() int { return len(t.shape) }
 
-// Shape returns the size of each dimension. The caller must not change the slice.
+// Shape returns the size of each dimension. The slice is t's own, which the caller must not change.
 func (t *Tensor) Shape() []int { return t.shape }
 
-// Strides returns, for each dimension, the distance in elements between neighbours. The caller must not
-// change the slice.
+// Strides returns, for each dimension, the distance in elements between neighbours. The slice is
+// t's own, which the caller must not change.
 func (t *Tensor) Strides() []int { return t.strides }
 
 // Offset returns the position of the first element, counted in elements from the start of the storage.
 func (t *Tensor) Offset() int { return t.offset }
 
-// Storage returns the memory that t views.
+// Storage returns the memory that t views, without a copy. Other tensors may share it.
 func (t *Tensor) Storage() *Storage { return t.storage }
 
 // Device returns the device on which the memory is.
 func (t *Tensor) Device() device.Device { return t.storage.Device() }
 
-// ReadOnly reports whether the storage of t is read-only: the elements must not change.
+// ReadOnly reports whether the storage of t is read-only, in which case the elements must not
+// change.
 func (t *Tensor) ReadOnly() bool { return t.storage.ReadOnly() }
 
 // Len returns the number of elements.
@@ -168,12 +176,12 @@ func (t *Tensor) Len() int {
 	return n
 }
 
-// ByteSize returns the number of bytes of the elements of t; the storage may be larger, or, after
-// Expand, smaller.
+// ByteSize returns the number of elements of t times their size in bytes. The storage may be larger
+// or, after Expand, smaller.
 func (t *Tensor) ByteSize() int { return t.Len() * t.dtype.Size() }
 
-// IsContiguous reports whether the elements are adjacent in row-major order. Tensors without elements
-// are contiguous.
+// IsContiguous reports whether the elements are adjacent in memory, in row-major order. It is true
+// for tensors without elements.
 func (t *Tensor) IsContiguous() bool {
 	step := 1
 	for i := len(t.shape) - 1; i >= 0; i-- {
@@ -185,9 +193,10 @@ func (t *Tensor) IsContiguous() bool {
 	return true
 }
 
-// Buffer returns the memory of a contiguous tensor, not a copy, for use with a pipe. The Buffer and its
-// slices keep the memory alive. A caller that writes to the Buffer must check ReadOnly first. The error
-// is ErrNotContiguous or ErrReleased.
+// Buffer returns the memory of a contiguous tensor's elements, without a copy, as a buffer for a
+// pipe. The buffer and slices of it keep the memory alive. A caller that writes to the buffer must
+// check ReadOnly first. The error is ErrNotContiguous if t is not contiguous, or ErrReleased after
+// Release.
 func (t *Tensor) Buffer() (device.Buffer, error) {
 	if !t.IsContiguous() {
 		return device.Buffer{}, ErrNotContiguous
@@ -199,11 +208,12 @@ func (t *Tensor) Buffer() (device.Buffer, error) {
 	return buf.Slice(t.offset*t.dtype.Size(), t.ByteSize()), nil
 }
 
-// Release returns the memory of the storage, for all tensors that share it, before they become
-// unreachable. None of them may be in use any more; see Storage.Release.
+// Release gives the memory of t's storage back to its allocator, for all tensors that share it,
+// before they become unreachable. None of them may be in use any more. A second call does nothing;
+// see Storage.Release.
 func (t *Tensor) Release() { t.storage.Release() }
 
-// String returns a description of t without its elements, such as "f32[3,4]".
+// String returns the dtype and the shape of t, such as "f32[3,4]", without the elements.
 func (t *Tensor) String() string {
 	text := t.dtype.String() + "["
 	for i, dim := range t.shape {

@@ -9,7 +9,8 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/device"
 )
 
-// arange returns an i64 tensor of 0, 1, 2, ...
+// arange returns a contiguous I64 tensor of the given shape whose elements are 0, 1, 2, ... in
+// row-major order.
 func arange(t testing.TB, shape ...int) *Tensor {
 	t.Helper()
 	n, err := NumElements(shape)
@@ -23,7 +24,8 @@ func arange(t testing.TB, shape ...int) *Tensor {
 	return x
 }
 
-// list reads the elements of x individually in row-major order.
+// list returns the elements of x, an I64 tensor, in row-major order in a new slice. It reads each
+// with At, so that the result does not depend on how x is copied.
 func list(t testing.TB, x *Tensor) []int64 {
 	t.Helper()
 	out := []int64{}
@@ -199,7 +201,8 @@ func TestElementsOfEveryType(t *testing.T) {
 	testElements(t, []complex128{0, 1 - 2i, 3i})
 }
 
-// testElements writes and reads three different values in all ways.
+// testElements checks, as a subtest for the dtype of T, that three different values are stored and
+// read unchanged by Set, Data, FromSlice, Fill, At and Scalar, and compared by Equal and AllClose.
 func testElements[T Element](t *testing.T, values []T) {
 	dtype := DTypeOf[T]()
 	t.Run(dtype.String(), func(t *testing.T) {

@@ -8,7 +8,8 @@ import (
 // axis is one dimension of a view: its size, and its stride in elements.
 type axis struct{ size, stride int }
 
-// axes returns the dimensions of t in a new slice with capacity for one more.
+// axes returns the size and stride of each dimension of t, in a new slice with capacity for one
+// more.
 func (t *Tensor) axes() []axis {
 	out := make([]axis, len(t.shape), len(t.shape)+1)
 	for i := range out {
@@ -17,8 +18,9 @@ func (t *Tensor) axes() []axis {
 	return out
 }
 
-// view returns a tensor with the given dimensions and offset, in elements, over the storage of t. They
-// are not checked: they must describe only elements of t.
+// view returns a new tensor over the storage of t with the given dimensions and offset, all counted
+// in elements. It copies axes. The values are not checked: they must describe only memory of
+// elements of t.
 func (t *Tensor) view(axes []axis, offset int) *Tensor {
 	v := newTensor(t.storage, t.dtype, len(axes))
 	v.offset = offset
@@ -28,7 +30,8 @@ func (t *Tensor) view(axes []axis, offset int) *Tensor {
 	return v
 }
 
-// checkDim returns an *IndexError unless dim is a dimension of t.
+// checkDim returns nil if t has a dimension with the number dim, which counts from 0, and otherwise
+// an *IndexError.
 func (t *Tensor) checkDim(dim int) error {
 	if dim < 0 || dim >= len(t.shape) {
 		return &IndexError{What: "dimension", Index: dim, Len: len(t.shape)}
@@ -36,8 +39,9 @@ func (t *Tensor) checkDim(dim int) error {
 	return nil
 }
 
-// Slice returns a view of the elements start, start+step, ... below stop of dimension dim. The error is
-// an *IndexError unless t has that dimension, 0 <= start <= stop <= its size, and step > 0.
+// Slice returns a view, which shares t's memory, of the elements start, start+step, ... below stop
+// of dimension dim. The error is an *IndexError unless t has that dimension, 0 <= start <= stop <=
+// its size, and step > 0.
 func (t *Tensor) Slice(dim, start, stop, step int) (*Tensor, error) {
 	if err := t.checkDim(dim); err != nil {
 		return nil, err
@@ -66,8 +70,8 @@ func (t *Tensor) Slice(dim, start, stop, step int) (*Tensor, error) {
 	return t.view(axes, offset), nil
 }
 
-// Narrow returns a view of length elements of dimension dim, from start on. The error is an *IndexError
-// if t does not have that dimension or those elements.
+// Narrow returns a view, which shares t's memory, of the elements from start to start+length-1 of
+// dimension dim. The error is an *IndexError if t does not have that dimension or those elements.
 func (t *Tensor) Narrow(dim, start, length int) (*Tensor, error) {
 	if err := t.checkDim(dim); err != nil {
 		return nil, err
@@ -82,8 +86,9 @@ func (t *Tensor) Narrow(dim, start, length int) (*Tensor, error) {
 	return t.Slice(dim, start, start+length, 1)
 }
 
-// Select returns a view, without dimension dim, of the elements of t at the given index of that
-// dimension. The error is an *IndexError if t does not have that dimension or index.
+// Select returns a view, which shares t's memory, of the elements of t at the given index of
+// dimension dim. The view lacks that dimension. The error is an *IndexError if t does not have that
+// dimension or index.
 func (t *Tensor) Select(dim, index int) (*Tensor, error) {
 	if err := t.checkDim(dim); err != nil {
 		return nil, err
@@ -98,9 +103,9 @@ func (t *Tensor) Select(dim, index int) (*Tensor, error) {
 	return t.view(slices.Delete(t.axes(), dim, dim+1), offset), nil
 }
 
-// Unsqueeze returns a view of t with one more dimension, of size 1, before dimension dim; if dim is the
-// rank of t, the new dimension is the last. The error is an *IndexError, or a *ShapeError if t has
-// MaxRank dimensions.
+// Unsqueeze returns a view, which shares t's memory, with one more dimension of size 1 before
+// dimension dim. If dim is the rank of t, the new dimension is the last. The error is an
+// *IndexError for any other dim that t does not have, or a *ShapeError if t has MaxRank dimensions.
 func (t *Tensor) Unsqueeze(dim int) (*Tensor, error) {
 	if dim < 0 || dim > len(t.shape) {
 		return nil, &IndexError{What: "dimension", Index: dim, Len: len(t.shape) + 1}
@@ -111,7 +116,8 @@ func (t *Tensor) Unsqueeze(dim int) (*Tensor, error) {
 	return t.view(slices.Insert(t.axes(), dim, axis{size: 1, stride: 1}), t.offset), nil
 }
 
-// Transpose returns a view of t with the dimensions a and b exchanged. The error is an *IndexError.
+// Transpose returns a view, which shares t's memory, with the dimensions a and b exchanged. The
+// error is an *IndexError if t lacks one of them.
 func (t *Tensor) Transpose(a, b int) (*Tensor, error) {
 	for _, dim := range []int{a, b} {
 		if err := t.checkDim(dim); err != nil {
@@ -123,9 +129,9 @@ func (t *Tensor) Transpose(a, b int) (*Tensor, error) {
 	return t.view(axes, t.offset), nil
 }
 
-// Permute returns a view of t with its dimensions in another order: dimension i of the view is
-// dimension dims[i] of t. The error is a *ShapeError unless dims contains every dimension once, or an
-// *IndexError for a dimension that t does not have.
+// Permute returns a view, which shares t's memory, with the dimensions in another order: dimension
+// i of the view is dimension dims[i] of t. The error is a *ShapeError unless dims lists as many
+// dimensions as t has, each once, or an *IndexError for a dimension that t does not have.
 func (t *Tensor) Permute(dims ...int) (*Tensor, error) {
 	if len(dims) != len(t.shape) {
 		return nil, &ShapeError{Shape: t.shape, Reason: fmt.Sprintf("cannot be permuted by %v", dims)}
@@ -145,9 +151,11 @@ func (t *Tensor) Permute(dims ...int) (*Tensor, error) {
 	return t.view(axes, t.offset), nil
 }
 
-// Expand returns a view of t in the given shape, which repeats dimensions of size 1 and adds dimensions
-// in front. Repeated elements share memory, so writing to the view fails with ErrOverlap. The error is
-// a *ShapeError if shape is invalid, or if a dimension of another size would have to change.
+// Expand returns a view, which shares t's memory, in the given shape: it repeats dimensions of size
+// 1 and adds dimensions in front. Repeated elements are the same memory: Set changes all of them,
+// and operations that write the whole view, such as Fill and CopyFrom, fail with ErrOverlap. The
+// error is a *ShapeError if shape is not valid, has fewer dimensions than t, or would change a
+// dimension of another size than 1.
 func (t *Tensor) Expand(shape ...int) (*Tensor, error) {
 	if _, err := ByteSize(t.dtype, shape); err != nil {
 		return nil, err

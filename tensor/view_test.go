@@ -56,8 +56,8 @@ func TestViews(t *testing.T) {
 	}
 }
 
-// requireDescribed checks that shape, strides and offset describe the view completely, as is needed to
-// send it over a pipe.
+// requireDescribed requires that shape, strides and offset describe v completely: Strided with
+// these must return the same elements. A program needs that in order to send v over a pipe.
 func requireDescribed(t *testing.T, v *Tensor) {
 	t.Helper()
 	again, err := Strided(v.Storage(), v.DType(), v.Shape(), v.Strides(), v.Offset())
@@ -151,7 +151,8 @@ func TestReshapeCopiesWhereItMust(t *testing.T) {
 	require.Equal(t, []int64{0, 3, 1, 4, 2, 5}, list(t, split))
 }
 
-// Views of a tensor without elements may have any offset within the storage.
+// TestViewsOfNothing checks that all views of a tensor without elements succeed and have no
+// elements, whatever the offset and the strides are.
 func TestViewsOfNothing(t *testing.T) {
 	s, err := Heap{}.Alloc(16)
 	require.NoError(t, err)
@@ -178,7 +179,8 @@ func TestViewsOfNothing(t *testing.T) {
 	}
 }
 
-// drawView returns a random view of a random tensor.
+// drawView returns a random view of a random I64 tensor, drawn from rt; label begins the names of
+// the drawn values. The elements of the viewed tensor are 0, 1, 2, ..., as arange makes them.
 func drawView(rt *rapid.T, t *testing.T, label string) *Tensor {
 	shape := rapid.SliceOfN(rapid.IntRange(0, 5), 0, 4).Draw(rt, label+" shape")
 	x := arange(t, shape...)
@@ -229,7 +231,8 @@ func identity(n int) []int {
 	return out
 }
 
-// The fast methods must agree with reading individual elements.
+// TestCopyOfAnyView checks that Clone, Equal, CopyFrom and Reshape of random views give the
+// elements that reading them individually gives.
 func TestCopyOfAnyView(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		src := drawView(rt, t, "src")
@@ -272,8 +275,8 @@ func inverse(order []int) []int {
 	return out
 }
 
-// View must find strides exactly if they exist: it is compared with the definition, a search for
-// strides that give the same elements.
+// TestViewFindsStrides checks that View of a random view succeeds exactly if there are strides for
+// it. It compares View with the definition: whether the elements are at regular distances.
 func TestViewFindsStrides(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		src := drawView(rt, t, "src")
@@ -289,7 +292,8 @@ func TestViewFindsStrides(t *testing.T) {
 	})
 }
 
-// foldings returns the shapes of n elements with up to three dimensions.
+// foldings returns shapes of n elements: one dimension of size n, and all shapes of three
+// dimensions.
 func foldings(n int) [][]int {
 	out := [][]int{{n}}
 	for a := 1; a <= n; a++ {
@@ -302,7 +306,9 @@ func foldings(n int) [][]int {
 	return out
 }
 
-// foldable reports whether the elements of x are at a regular distance along each dimension of shape.
+// foldable reports whether the elements of x are at regular distances along each dimension of
+// shape, so that strides can express a view of x in that shape. x must be a view of a tensor of
+// arange.
 func foldable(t *testing.T, x *Tensor, shape []int) bool {
 	places := list(t, x) // element i of arange is at position i
 	strides := rowMajor(shape)

@@ -34,8 +34,9 @@ func (e *FrameSizeError) Error() string {
 	return fmt.Sprintf("a frame of %d bytes where the largest has %d", e.Size, e.Largest)
 }
 
-// CheckFrame returns a [*FrameSizeError] if via, a Transport or a Conn, does not carry frames of
-// size bytes. Otherwise it returns nil, also if via is no [FrameLimiter].
+// CheckFrame returns a [*FrameSizeError] if a frame of size bytes is longer than the largest one
+// that via carries. via is a Transport or a Conn. CheckFrame returns nil if the frame is not too
+// long, if via has no limit, or if via does not implement [FrameLimiter].
 func CheckFrame(via any, size int64) error {
 	l, ok := via.(FrameLimiter)
 	if !ok {
@@ -74,8 +75,8 @@ type Credentials struct {
 	GID int
 }
 
-// IdentityOf returns the identity of the peer of c. It returns the zero Identity if c is not
-// [Identified], or the peer has not proved its identity.
+// IdentityOf returns the identity of the peer of c. It returns the zero Identity if c does not
+// implement [Identified], or if PeerIdentity of c returns an error.
 func IdentityOf(c Conn) Identity {
 	if i, ok := c.(Identified); ok {
 		if id, err := i.PeerIdentity(); err == nil {
@@ -86,13 +87,19 @@ func IdentityOf(c Conn) Identity {
 }
 
 // AddressTranslator is implemented by Transports with addresses that are not valid at every machine,
-// such as the wildcard of a listener that is bound to all addresses of its machine. Both methods take
-// any connection to the peer, also one of another transport.
+// such as the wildcard of a listener that is bound to all addresses of its machine. Advertise and Reach
+// take any connection to the peer, also one of another transport.
 type AddressTranslator interface {
 	// Advertise returns the address at which the peer of c reaches a listener of this end on addr.
 	// That is addr itself or, if addr is not valid at the peer, the address through which the peer
 	// has connected, with addr's port.
 	Advertise(addr string, c Conn) string
+
+	// AdvertiseAt returns the address at which a process that reaches this machine at local, an
+	// address of this machine with or without a port, reaches a listener of this end on addr, and
+	// true. It returns "" and false if addr is not valid at other machines and local cannot replace
+	// its host.
+	AdvertiseAt(addr, local string) (string, bool)
 
 	// Reach returns the address to dial for a listener of the peer of c that advertises addr. That
 	// is addr itself or, if addr is not valid at this machine, the peer's address with addr's port.

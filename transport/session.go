@@ -6,7 +6,11 @@ import (
 )
 
 // Stream is an ordered stream of bytes between two processes: a net.Conn that can be written without
-// blocking, and whose writing half can be closed.
+// blocking, and whose writing half can be closed. It keeps the contract of net.Conn, as
+// golang.org/x/net/nettest.TestConn checks it, and io.EOF is not wrapped. A deadline interrupts a
+// blocked call with an error whose Timeout method returns true, and loses no bytes. After Close,
+// calls in progress and later ones return an error that matches ErrClosed. A peer that closes causes
+// other errors.
 type Stream interface {
 	net.Conn
 
@@ -17,26 +21,32 @@ type Stream interface {
 	TryWrite(pieces ...[]byte) (int, error)
 
 	// CloseWrite closes the writing half: the peer reads the bytes written before, then io.EOF.
-	// Reading goes on.
+	// Reading goes on. Later writes return an error that matches ErrClosed.
 	CloseWrite() error
 }
 
 // Gatherer is implemented by Streams that can write several buffers at once, and whose writes can
-// be resumed after a write deadline. A Stream that encrypts its bytes cannot be a Gatherer.
+// be resumed after a write deadline.
 type Gatherer interface {
 	// WriteBuffers writes pieces in order with as few system calls as it can. It removes what it
 	// has written from pieces, as pieces.WriteTo does for a socket, and returns the number of
-	// these bytes. After a write deadline the next call continues with what remains.
+	// these bytes. After a write deadline the next call continues with what remains. A Stream
+	// that encrypts may count bytes that it has encrypted and keeps; the next call, also one
+	// without pieces, sends these first. WriteBuffers does not keep the memory of pieces.
 	WriteBuffers(pieces *net.Buffers) (int64, error)
 }
 
-// Multiplexer is implemented by Conns that can become a stream without framing, or a session of
-// many streams. The connections of a native pipe must be Multiplexers.
+// Multiplexer is implemented by Conns that can become a session of many streams, or a stream without
+// framing. The native dialect needs sessions: over a Conn that is not a Multiplexer a pipe uses the
+// compatible dialect or, if that is not allowed, another transport. Package transport/netconn makes a
+// Multiplexer of any net.Conn.
 type Multiplexer interface {
 	// Stream returns a Stream of the connection's bytes, from the next one on in both
 	// directions, including those that were read ahead. No call may be in progress on the Conn.
 	// Afterwards only its address methods, PeerIdentity and Close may be called. Closing the
-	// Conn closes the Stream, and the reverse.
+	// Conn closes the Stream, and the reverse. Both have the same addresses. At both ends of a Conn that has sessions and no
+	// such Stream the error matches ErrNotSupported; large data is then sent over a stream of
+	// the session.
 	Stream() (Stream, error)
 
 	// PrepareSession acquires the memory and descriptors for all streams that the client may open,
@@ -47,7 +57,9 @@ type Multiplexer interface {
 	// then passes to Multiplex; MaxStreams must be the same at both ends. The server must call it
 	// before it writes the last frame that the client reads before Multiplex, because the call
 	// sends the client its share. The client's call blocks until that has arrived or the Conn
-	// is closed. After an error the Conn still carries frames.
+	// is closed. After an error the Conn still carries frames. An error of the server's call
+	// that matches ErrNotSupported means that this Conn carries no session, as if it were not
+	// a Multiplexer.
 	PrepareSession(SessionConfig) error
 
 	// Multiplex turns the connection into a session, from the next byte on in both directions.
@@ -62,7 +74,7 @@ type SessionConfig struct {
 	Client bool
 
 	// MaxStreams bounds the number of streams that the peer may have open at once. Further ones are
-	// reset.
+	// reset: their calls fail, and the session goes on.
 	MaxStreams int
 
 	// Window bounds the bytes of one stream that were sent and not read, and so the memory that
@@ -110,27 +122,40 @@ type Budget interface {
 type Session interface {
 	// Open opens a stream. It does not wait for the peer, whose Accept returns streams in the order
 	// in which they were opened. After the end of the session it returns the reason that Err
-	// returns.
+	// returns. Errors of the session's streams match that reason too.
 	Open() (Stream, error)
 
 	// OpenBulk is Open for a stream that carries large data as fast as a connection of its own.
-	// The error matches ErrNotSupported if the session has no such streams.
+	// The error matches ErrNotSupported if the session has no such streams, at both ends.
 	OpenBulk() (Stream, error)
 
 	// Accept returns the peer's next stream. It blocks until there is one, or ctx or the session
-	// ends. The error is that of ctx, or the reason that Err returns.
+	// ends. The error is that of ctx, or the reason that Err returns. A call that fails takes no
+	// stream.
 	Accept(ctx context.Context) (Stream, error)
 
 	// Done returns a channel that is closed when the session has ended. Err returns nil before
 	// that, and then the reason: ErrClosed if this end has closed the session, io.EOF if the peer
 	// has closed it or the connection between two messages, and otherwise the failure of the
-	// connection or the peer's violation of the protocol. Bytes that have arrived can still be read
-	// from the streams.
+	// connection or the peer's violation of the protocol. The reason may be wrapped, and does not
+	// change. Streams and bytes that have arrived can still be accepted and read, unless this end
+	// has closed the session. A stream whose writer has not closed its writing half never ends with
+	// io.EOF itself.
 	Done() <-chan struct{}
 	Err() error
 
 	// Close ends the session and its streams. Bytes that were written before are sent or lost; a
-	// caller that needs them delivered waits for a reply of the peer first. No goroutine of the
-	// session runs when Close returns.
+	// caller that needs them delivered waits for a reply of the peer, or calls Flush of a Flusher,
+	// first. No goroutine of the session runs when Close returns. Closing again does nothing and
+	// returns nil.
 	Close() error
+}
+
+// Flusher is implemented by Sessions that may lose, at Close, bytes that the peer's end has not
+// received.
+type Flusher interface {
+	// Flush blocks until the peer's end of the session has received everything that was written to
+	// the streams, and their ends, before the call; the application there may not have read it. The
+	// error is the cause of ctx, or the reason of the session's end.
+	Flush(ctx context.Context) error
 }

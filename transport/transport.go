@@ -27,22 +27,25 @@ type Transport interface {
 	DomainDescriptor() string
 
 	// CanCommunicate reports whether a peer with that domain descriptor can be reached. The text
-	// comes from the peer and must not be trusted.
+	// comes from the peer and must not be trusted. It returns false for a text that no transport
+	// of this kind sends.
 	CanCommunicate(remote string) bool
 
 	// Listen opens a listener on addr, which has no URL scheme. ctx bounds the call only, not the
 	// lifetime of the listener.
 	Listen(ctx context.Context, addr string) (Listener, error)
 
-	// Dial connects to addr. ctx bounds the call only, not the lifetime of the connection.
+	// Dial connects to addr. ctx bounds the call only, not the lifetime of the connection. After
+	// ctx has ended, Dial returns an error that matches that of ctx. It returns an error if no
+	// listener is open at addr.
 	Dial(ctx context.Context, addr string) (Conn, error)
 }
 
 // Listener accepts connections at one address. Its methods may be called concurrently.
 type Listener interface {
 	// Accept returns the next connection, in the order of arrival, and blocks until there is one.
-	// It returns ctx's error when ctx ends and ErrClosed after Close. Concurrent calls are
-	// served in order.
+	// It returns an error that matches ctx's error when ctx ends, or ErrClosed after Close. A call
+	// that fails takes no connection. Concurrent calls are served in order.
 	Accept(ctx context.Context) (Conn, error)
 
 	// Addr returns the address that a peer can dial, in which a port 0 is replaced by the actual
@@ -63,25 +66,33 @@ type Frame [][]byte
 // One goroutine may write while another one reads; two concurrent writers or readers are not
 // allowed. Close, CloseWrite and the address methods may be called concurrently at any time. The Conn
 // uses memory that is passed to a call only until the call returns, also if it fails.
+//
+// Callers compare errors with errors.Is: io.EOF, ErrClosed and others may be wrapped. An error that
+// ends the reading half is sticky: later calls of NextFrame and ReadBody return an error that matches
+// the same one, and no call returns io.EOF after an end within a frame. Whatever the peer does, no
+// error matches ErrClosed, which reports that this process has closed the Conn.
 type Conn interface {
 	// WriteFrames writes the frames in order with as few system calls as the transport can. It
-	// blocks while the peer does not read. When it returns the memory may be reused, even if the
-	// peer has not read anything yet. After an error the connection can only be closed.
+	// does not change the frames. It blocks while the peer does not read, but not before the Conn
+	// holds 4 KiB that the peer has not read, so that two ends that write before they read do not
+	// block each other. A Conn holds at most 64 MiB. When it returns the memory may be reused,
+	// even if the peer has not read anything yet. After an error the connection can only be closed.
 	WriteFrames(frames ...Frame) error
 
 	// NextFrame blocks until the next frame arrives and returns the size of its body as the peer
 	// has stated it; no memory is allocated for the body. It returns io.EOF if the peer closed
 	// between two frames and io.ErrUnexpectedEOF if it closed within a header. Calling it again
-	// before the whole body was read is an error.
+	// before the whole body was read is an error that matches ErrFrame and changes nothing.
 	NextFrame() (int64, error)
 
-	// ReadBody fills dst in order with the next bytes of the current frame's body, and fails
-	// without reading if fewer remain. The body may be read in several calls. An end of the
-	// connection within the body is io.ErrUnexpectedEOF.
+	// ReadBody fills dst in order with the next bytes of the current frame's body. If fewer
+	// remain, or there is no current frame, it reads nothing and the error matches ErrFrame. The
+	// body may be read in several calls. An orderly end of the connection within the body is
+	// io.ErrUnexpectedEOF.
 	ReadBody(dst ...[]byte) error
 
-	// CloseWrite closes the writing half: the peer reads what was written, then io.EOF. Reading
-	// goes on; WriteFrames returns ErrClosed from then on.
+	// CloseWrite closes the writing half: the peer reads the frames written before, then io.EOF.
+	// Reading goes on; WriteFrames returns ErrClosed from then on, also a call that is blocked.
 	CloseWrite() error
 
 	// Close ends both directions at once. Blocked calls return ErrClosed, and no longer use their
@@ -90,7 +101,8 @@ type Conn interface {
 	Close() error
 
 	// LocalAddr and RemoteAddr return the addresses of the two ends, for error messages and logs.
-	// They stay available after Close.
+	// They stay available after Close. Unless the network translates addresses, LocalAddr of the
+	// end that dialled equals RemoteAddr of the end that accepted, and the reverse.
 	LocalAddr() string
 	RemoteAddr() string
 }

@@ -45,9 +45,10 @@ func ParseAddr(s string) (Addr, error) {
 	return a, nil
 }
 
-// split splits s into a host and the text of a port, which is nil if s has none. It checks the host
-// but not the port, and returns an IPv6 address in canonical form and without brackets. The error
-// is an *AddrError.
+// split splits s into a host and the text of a port. port is nil if s has no port, and host is
+// empty if s is only a colon and a port. split checks that the host is a numeric address or a
+// possible name, but does not check the port. It returns an IPv6 address in canonical form and
+// without brackets. The error is an *AddrError.
 func split(s string) (host string, port *string, err error) {
 	if inner, ok := strings.CutPrefix(s, "["); ok {
 		return splitBrackets(s, inner)
@@ -69,8 +70,9 @@ func split(s string) (host string, port *string, err error) {
 	return host, port, nil
 }
 
-// splitBrackets is split for an s that begins with a bracket. inner is s without that bracket:
-// "v6]" or "v6]:port".
+// splitBrackets splits s, which begins with "[", into an IPv6 address and the text of a port. inner
+// is s without the "[", such as "::1]" or "::1]:7000". The host is in canonical form and without
+// brackets; port is nil if nothing follows the "]". The error is an *AddrError.
 func splitBrackets(s, inner string) (host string, port *string, err error) {
 	text, rest, _ := strings.Cut(inner, "]")
 	host, ok := ipv6(text)
@@ -87,9 +89,10 @@ func splitBrackets(s, inner string) (host string, port *string, err error) {
 	return host, &digits, nil
 }
 
-// ipv6 returns the canonical form of s and true if s is a numeric IPv6 address. The name of an
-// interface replaces a scope that is its index. A scope must not contain brackets, which end an
-// address.
+// ipv6 returns the canonical form of s and true if s is an IPv6 address, and "" and false
+// otherwise. In the canonical form a scope that is the index of an interface is replaced by the
+// interface's name. An address whose scope contains a bracket is rejected, because it could not be
+// written in brackets.
 func ipv6(s string) (string, bool) {
 	ip, err := netip.ParseAddr(s)
 	if err != nil || !ip.Is6() || strings.ContainsAny(ip.Zone(), "[]") {
@@ -98,8 +101,9 @@ func ipv6(s string) (string, bool) {
 	return ip.WithZone(scopeName(ip.Zone())).String(), true
 }
 
-// scopeName returns the name of the interface with the index scope, or scope itself if it is a name
-// or no interface has that index.
+// scopeName returns the name of the network interface whose index, in decimal digits, is scope. It
+// returns scope unchanged if it is the name of an interface or not a number, if no interface has
+// that index, or if the interface's name contains a bracket.
 func scopeName(scope string) string {
 	index, err := strconv.ParseUint(scope, 10, 31)
 	if err != nil {
@@ -120,8 +124,9 @@ func ipv4(s string) bool {
 	return err == nil && ip.Is4()
 }
 
-// hostName reports whether s could be a name in DNS or a hosts file, by its characters. A name
-// whose last label is a number is rejected: it is a misspelt IPv4 address.
+// hostName reports whether s could be a name in DNS or in a hosts file: it consists of letters,
+// digits, '-', '.' and '_', and is not empty. A name whose last label is a number is rejected,
+// because it is a misspelt IPv4 address.
 func hostName(s string) bool {
 	for _, c := range s {
 		if !strings.ContainsRune("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-._", c) {
@@ -134,7 +139,7 @@ func hostName(s string) bool {
 	return label != "" && err != nil
 }
 
-// String returns host:port, with brackets around an IPv6 address.
+// String returns the host and the port as "host:port", with brackets around an IPv6 host.
 func (a Addr) String() string {
 	return net.JoinHostPort(a.Host, strconv.Itoa(int(a.Port)))
 }

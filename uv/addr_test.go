@@ -58,7 +58,8 @@ func parsesAndPrints(t *testing.T) {
 	}
 }
 
-// wantAddr checks the result of parsing text and its printed form, which must parse to the same.
+// wantAddr checks that ParseAddr returns want for text and for printed, and that String of the
+// result is printed.
 func wantAddr(t *testing.T, text string, want uv.Addr, printed string) {
 	t.Helper()
 	for _, s := range []string{text, printed} {
@@ -69,7 +70,8 @@ func wantAddr(t *testing.T, text string, want uv.Addr, printed string) {
 	}
 }
 
-// The scope of an address is an interface, given by name or index. It is printed as the name.
+// scopesHaveNames checks that ParseAddr accepts the scope of an IPv6 address as the name of an
+// interface and as its index, and returns the name in both cases.
 func scopesHaveNames(t *testing.T) {
 	lo := loopbackInterface(t)
 	for _, scope := range []string{lo.Name, strconv.Itoa(lo.Index), "0" + strconv.Itoa(lo.Index)} {
@@ -113,7 +115,8 @@ func TestBadAddrs(t *testing.T) {
 	require.ErrorContains(t, err, "no host")
 }
 
-// FuzzParseAddr checks that an accepted address is printed in a form that parses to the same.
+// FuzzParseAddr checks that the printed form of each address that ParseAddr accepts parses to the
+// same address, and that ParseAddr's error for any other text is an *AddrError with that text.
 func FuzzParseAddr(f *testing.F) {
 	for _, tc := range goodAddrs {
 		f.Add(tc.text)

@@ -55,7 +55,8 @@ func needIPv6(t *testing.T) {
 	require.NoError(t, l.Close())
 }
 
-// listen opens a listener that is closed when the test ends.
+// listen opens a listener of tr on addr, which is closed when the test ends. An error ends the
+// test.
 func listen(t *testing.T, tr *uv.Transport, addr string) transport.Listener {
 	t.Helper()
 	l, err := tr.Listen(t.Context(), addr)
@@ -64,7 +65,8 @@ func listen(t *testing.T, tr *uv.Transport, addr string) transport.Listener {
 	return l
 }
 
-// connect dials l and returns both ends, which are closed when the test ends.
+// connect dials addr, an address of the listener l, accepts the connection and returns both ends.
+// They are closed when the test ends. An error ends the test.
 func connect(t testing.TB, tr *uv.Transport, l transport.Listener, addr string) (dialled, accepted transport.Conn) {
 	t.Helper()
 	dialled, err := tr.Dial(t.Context(), addr)
@@ -76,7 +78,8 @@ func connect(t testing.TB, tr *uv.Transport, l transport.Listener, addr string) 
 	return dialled, accepted
 }
 
-// loopback returns both ends of a connection.
+// loopback returns both ends of a new connection without TLS on the loopback interface. They are
+// closed when the test ends.
 func loopback(t testing.TB) (dialled, accepted transport.Conn) {
 	t.Helper()
 	tr := uv.New()
@@ -86,7 +89,8 @@ func loopback(t testing.TB) (dialled, accepted transport.Conn) {
 	return connect(t, tr, l, l.Addr())
 }
 
-// raw returns a connection and the socket of its peer, which can violate the framing.
+// raw returns an accepted connection and the TCP socket at its other end, with which a test can
+// violate the framing. Both are closed when the test ends.
 func raw(t *testing.T) (*net.TCPConn, transport.Conn) {
 	t.Helper()
 	l := listen(t, uv.New(), "127.0.0.1")

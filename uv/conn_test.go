@@ -33,7 +33,8 @@ func largeWrite(t *testing.T) {
 	require.True(t, bytes.Equal(sent, got))
 }
 
-// The bytes are those of TensorPipe, however they are passed to the kernel.
+// TestWire checks the bytes on the wire of small, empty, large and mixed frames: each frame is its
+// length as eight little-endian bytes and then its body, as in TensorPipe.
 func TestWire(t *testing.T) {
 	long := bytes.Repeat([]byte("0123456789abcdef"), 1000)
 	for _, tc := range []struct {
@@ -74,7 +75,8 @@ func TestAbsurdLength(t *testing.T) {
 	}
 }
 
-// The transport accepts any valid length and allocates no memory for it; the caller checks it.
+// TestHugeLengthAllocatesNothing checks that NextFrame returns a length of 2^62 without an error
+// and without allocating memory for the body.
 func TestHugeLengthAllocatesNothing(t *testing.T) {
 	peer, c := raw(t)
 	_, err := peer.Write(binary.LittleEndian.AppendUint64(nil, 1<<62))
@@ -115,7 +117,8 @@ func TestResetWithinAFrameIsRecognised(t *testing.T) {
 	require.ErrorIs(t, c.ReadBody(make([]byte, 5)), syscall.ECONNRESET)
 }
 
-// exchange writes a batch at one end and reads it at the other, in memory that both reuse.
+// exchange writes frames to w in one call and reads them from r into dst, which has a buffer of the
+// right size for each. An error ends the test.
 func exchange(t testing.TB, w, r transport.Conn, frames []transport.Frame, dst [][]byte) {
 	done := make(chan error, 1)
 	go func() { done <- w.WriteFrames(frames...) }()
@@ -162,7 +165,9 @@ func TestNothingIsAllocatedPerBatch(t *testing.T) {
 	}
 }
 
-// Memory for a rare large batch is not kept.
+// TestLargeBatchesBetweenSmallOnes checks that all frames arrive unchanged when calls of
+// WriteFrames with thousands of frames, after which the connection drops its memory, alternate with
+// calls with few.
 func TestLargeBatchesBetweenSmallOnes(t *testing.T) {
 	w, r := loopback(t)
 	for _, count := range []int{1, 5000, 2, 3000, 0, 1} {

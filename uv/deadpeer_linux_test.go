@@ -20,8 +20,8 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/uv"
 )
 
-// cable returns the addresses of both ends of a virtual cable of this process, from the range for
-// tests between networks.
+// cable returns the addresses of the two ends of a virtual cable. They depend on the id of this
+// process, and come from the range that is reserved for tests between networks.
 func cable() (here, there string) {
 	pid := os.Getpid()
 	subnet := fmt.Sprintf("198.%d.%d.", 18+pid>>14&1, pid>>6&255)
@@ -48,8 +48,10 @@ func skip(t *testing.T, format string, args ...any) {
 	t.Skipf(format, args...)
 }
 
-// newTestNamespace creates a namespace. It needs root and iproute2. Neighbours are entered by hand,
-// so that only the connection itself notices that the cable is cut.
+// newTestNamespace creates a network namespace, a virtual cable to it, and a process in it that
+// answers frames. The cleanup of the test removes all. It needs root and iproute2, and skips the
+// test without them. The addresses of neighbours are fixed, so that the kernel reports no lost
+// neighbour when the cable is cut.
 func newTestNamespace(t *testing.T) *testNamespace {
 	t.Helper()
 	if testing.Short() {
@@ -89,8 +91,8 @@ func newTestNamespace(t *testing.T) *testNamespace {
 	return i
 }
 
-// cutCable disables the cable at the other end. At this end nothing changes, except that no packet
-// is answered.
+// cutCable disables the virtual cable at the end in the namespace. At this end nothing changes,
+// except that no packet is answered.
 func (i *testNamespace) cutCable(t *testing.T) {
 	t.Helper()
 	out, err := ip(fmt.Sprintf("-n %s link set uvf%d down", i.namespace, os.Getpid()))
@@ -101,7 +103,8 @@ func ip(command string) ([]byte, error) {
 	return exec.Command("ip", strings.Fields(command)...).CombinedOutput()
 }
 
-// startProcess starts TestNamespaceProcess in the namespace and returns its address.
+// startProcess starts TestNamespaceProcess as a process in the namespace, listening on ip, and
+// returns the address of its listener. The cleanup of the test ends the process.
 func startProcess(t *testing.T, namespace, ip string) string {
 	t.Helper()
 	cmd := exec.Command("ip", "netns", "exec", namespace, os.Args[0], "-test.run=^TestNamespaceProcess$")
@@ -121,8 +124,9 @@ func startProcess(t *testing.T, namespace, ip string) string {
 	return strings.TrimSpace(addr)
 }
 
-// TestNamespaceProcess is the process in the namespace: it accepts connections, answers one frame
-// on each, and does nothing else until its input ends.
+// TestNamespaceProcess is no test: it is the process that startProcess starts in the namespace. It
+// accepts one connection after the other and answers one frame on each, until its standard input
+// ends. It is skipped in any other process.
 func TestNamespaceProcess(t *testing.T) {
 	addr := os.Getenv("UV_NAMESPACE_ADDR")
 	if addr == "" {
@@ -148,7 +152,8 @@ func TestNamespaceProcess(t *testing.T) {
 	l.Close()
 }
 
-// dialNamespace connects to the process in the namespace and exchanges a frame.
+// dialNamespace connects to the process in the namespace with a transport with the options opts,
+// exchanges a frame, and returns the connection. It is closed when the test ends.
 func (i *testNamespace) dialNamespace(t *testing.T, opts ...uv.Option) transport.Conn {
 	t.Helper()
 	c, err := uv.New(opts...).Dial(t.Context(), i.addr)
@@ -161,7 +166,9 @@ func (i *testNamespace) dialNamespace(t *testing.T, opts ...uv.Option) transport
 	return c
 }
 
-// TestDeadPeer cuts the network to a running process: there is no FIN and no reset.
+// TestDeadPeer cuts the network to a running process, so that neither a FIN nor a reset arrives. It
+// checks that NextFrame returns ETIMEDOUT on an idle connection with WithKeepAlive and on one with
+// unacknowledged bytes and WithUserTimeout, and that a Dial returns when its context is cancelled.
 func TestDeadPeer(t *testing.T) {
 	i := newTestNamespace(t)
 	short := net.KeepAliveConfig{Enable: true, Idle: time.Second, Interval: time.Second, Count: 2}

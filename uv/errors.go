@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+
+	"github.com/tensorpipe-go/tensorpipe/internal/errtext"
 )
 
 // ErrTLSMismatch matches errors about connections of which only one end uses TLS: give both
@@ -50,7 +52,16 @@ type DialError struct {
 	Err  error
 }
 
-func (e *DialError) Error() string { return "uv: dial " + e.Addr + ": " + e.Err.Error() }
+func (e *DialError) Error() string {
+	text := errtext.OfNetwork(e.Err, e.Addr)
+	if h, ok := e.Err.(*HandshakeError); ok {
+		text = strings.TrimPrefix(h.Error(), "uv: ")
+		if h.Peer == e.Addr {
+			text = "TLS handshake: " + h.Err.Error()
+		}
+	}
+	return "uv: dial " + e.Addr + ": " + text
+}
 
 // Unwrap returns Err, the cause.
 func (e *DialError) Unwrap() error { return e.Err }
@@ -63,7 +74,9 @@ type ListenError struct {
 	Err  error
 }
 
-func (e *ListenError) Error() string { return "uv: listen on " + e.Addr + ": " + e.Err.Error() }
+func (e *ListenError) Error() string {
+	return "uv: listen on " + e.Addr + ": " + errtext.OfNetwork(e.Err, e.Addr)
+}
 
 // Unwrap returns Err, the cause.
 func (e *ListenError) Unwrap() error { return e.Err }

@@ -7,7 +7,8 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
 
-// TCPConn returns the socket of a connection.
+// TCPConn returns the TCP socket of c, a connection of this package with or without TLS. c still
+// owns the socket.
 func TCPConn(c transport.Conn) *net.TCPConn {
 	if secure, ok := c.(*tlsConn); ok {
 		return secure.tcp
@@ -18,7 +19,8 @@ func TCPConn(c transport.Conn) *net.TCPConn {
 // Protocol is the ALPN protocol of this package.
 const Protocol = protocol
 
-// WithHandshakeTimeout sets the handshake timeout of a TLS listener. It must come after WithTLS.
+// WithHandshakeTimeout sets the time that a TLS listener gives to each handshake. It must come
+// after WithTLS in the options of New.
 func WithHandshakeTimeout(d time.Duration) Option {
 	return func(t *Transport) { t.tls.handshakeTimeout = d }
 }

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/tensorpipe-go/tensorpipe/internal/errtext"
 	"github.com/tensorpipe-go/tensorpipe/internal/failpoint"
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
@@ -17,9 +18,12 @@ import (
 // past is a deadline that makes a blocked call return at once.
 var past = time.Unix(1, 0)
 
-// Listen opens a listener on addr, see [ParseAddr]; port 0 picks a free one. A host name is
-// resolved, and its first address that belongs to this machine is used. ctx bounds the call only.
-// The error is an *AddrError or a *ListenError.
+// Listen opens a listener on addr, which has one of the forms of [ParseAddr]; with port 0 the
+// system picks a free one. An empty host means all addresses of this machine. A host name is
+// resolved, and the first of its addresses that can be bound is used. ctx bounds the call only, not
+// the lifetime of the listener. The error is an *AddrError or a *ListenError. It matches
+// [ErrTLSConfig] if the transport uses TLS without a server configuration, or with one that has no
+// certificate.
 func (t *Transport) Listen(ctx context.Context, addr string) (transport.Listener, error) {
 	a, err := ParseAddr(addr)
 	if err != nil {
@@ -45,8 +49,9 @@ func (t *Transport) Listen(ctx context.Context, addr string) (transport.Listener
 	return newListener(tcp, t.spin), nil
 }
 
-// listen opens a TCP listener on the first numeric address of a.Host that can be bound. The error
-// is that of resolve or, if no address can be bound, the errors of all of them joined.
+// listen opens a TCP listener on port a.Port of the first numeric address of a.Host that can be
+// bound. The socket gets the transport's keepalive and user timeout. The error is that of ctx or of
+// the resolver. If no address can be bound, it joins the errors of all addresses.
 func (t *Transport) listen(ctx context.Context, a Addr) (*net.TCPListener, error) {
 	hosts, err := t.resolve(ctx, a.Host)
 	if err != nil {
@@ -71,12 +76,12 @@ func (t *Transport) listen(ctx context.Context, a Addr) (*net.TCPListener, error
 		}
 		failed = append(failed, err)
 	}
-	return nil, errors.Join(failed...)
+	return nil, errtext.Join(failed...)
 }
 
-// resolve returns the numeric addresses of host, by the transport's resolver if host is a name. A
-// numeric host is returned as it is, and so is the empty one, which means all addresses. The error
-// is that of ctx or of the resolver.
+// resolve returns the numeric addresses of host, which it looks up with the transport's resolver if
+// host is a name. If host is numeric or empty, which means all addresses, it returns host alone.
+// The error is that of ctx, also if ctx has ended before, or that of the resolver.
 func (t *Transport) resolve(ctx context.Context, host string) ([]string, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -112,8 +117,10 @@ func newListener(tcp *net.TCPListener, spin time.Duration) *listener {
 	return l
 }
 
-// Accept implements transport.Listener. Only one call at a time waits in the kernel, and the others
-// wait for their turn, because the deadline by which ctx interrupts it belongs to the listener.
+// Accept blocks until a connection arrives and returns it; the caller owns it. The error is that of
+// ctx once ctx has ended, ErrClosed after Close, or that of accept(2). One call at a time waits in
+// the kernel, and further calls wait for it to end, because they would share the socket's deadline,
+// by which the end of ctx interrupts the wait.
 func (l *listener) Accept(ctx context.Context) (transport.Conn, error) {
 	select {
 	case l.acceptTurn <- struct{}{}:
@@ -138,8 +145,10 @@ func (l *listener) Accept(ctx context.Context) (transport.Conn, error) {
 	return nil, err
 }
 
-// accept blocks until the kernel has a connection for the listener. When ctx ends it returns a
-// timeout. The caller holds acceptTurn.
+// accept blocks until the kernel has a connection for the listener, and returns it. If ctx ends
+// first, the error is a timeout. Otherwise the error is that of AcceptTCP. accept sets the socket's
+// deadline when ctx ends, and clears it before it returns. The caller holds acceptTurn, so that no
+// other call does so at the same time.
 func (l *listener) accept(ctx context.Context) (*net.TCPConn, error) {
 	interrupted := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
@@ -168,33 +177,50 @@ var (
 	_ transport.AckTimeouter      = (*Transport)(nil)
 )
 
-// IsLocal implements [transport.Local]. It returns true if the host of addr is an address of the
-// loopback interface or "localhost", and false if addr is invalid.
+// IsLocal reports whether the host of addr is "localhost" or a loopback address, so that other
+// machines cannot reach a listener on addr. It resolves no names, and returns false if addr is
+// invalid.
 func (t *Transport) IsLocal(addr string) bool {
 	a, err := ParseAddr(addr)
 	return err == nil && (a.Host == "localhost" || net.ParseIP(a.Host).IsLoopback())
 }
 
-// Advertise implements [transport.AddressTranslator]. If addr is a wildcard address, it returns the
-// host of this end of c with addr's port. Otherwise it returns addr. It also returns addr if a
-// listener on addr cannot be reached at that host: if addr is the IPv4 wildcard and c an IPv6
-// connection, or if the local address of c has none of the forms of [ParseAddr].
+// Advertise returns the address at which the peer of c can reach a listener of this end that is
+// bound to addr. If addr is a wildcard address, such as "0.0.0.0:7000", that is the local host of c
+// with addr's port. Otherwise it is addr unchanged. Advertise also returns a wildcard addr
+// unchanged if c's local address has none of the forms of [ParseAddr] or is a wildcard, or if addr
+// is the IPv4 wildcard and c's local address is not IPv4.
 func (t *Transport) Advertise(addr string, c transport.Conn) string {
-	bound, err := ParseAddr(addr)
-	if err != nil || !bound.wildcard() {
-		return addr
+	if at, ok := t.AdvertiseAt(addr, c.LocalAddr()); ok {
+		return at
 	}
-	via, err := ParseAddr(c.LocalAddr())
-	if err != nil || ipv4(bound.Host) && !ipv4(via.Host) {
-		return addr
-	}
-	return Addr{Host: via.Host, Port: bound.Port}.String()
+	return addr
 }
 
-// Reach implements [transport.AddressTranslator]. It returns addr without a # and the name after
-// it. If addr is a wildcard, which a C++ listener advertises if it is bound to one, the remote host
-// of c replaces it. If the peer of c has proved another name than the host by TLS, Reach adds # and
-// that name, see [Transport.Dial]: the certificate need not contain the numeric address.
+// AdvertiseAt returns the address at which a process that reaches this machine at the address local
+// can reach a listener of this end that is bound to addr. If addr is a wildcard address, such as
+// "0.0.0.0:7000", that is the host of local with addr's port, and true. Otherwise, and if addr is
+// invalid, it is addr itself and true. AdvertiseAt returns "" and false if addr is a wildcard and
+// local is invalid or a wildcard, or if addr is the IPv4 wildcard and local is not IPv4.
+func (t *Transport) AdvertiseAt(addr, local string) (string, bool) {
+	bound, err := ParseAddr(addr)
+	if err != nil || !bound.wildcard() {
+		return addr, true
+	}
+	at, err := ParseAddr(local)
+	if err != nil || at.wildcard() || ipv4(bound.Host) && !ipv4(at.Host) {
+		return "", false
+	}
+	return Addr{Host: at.Host, Port: bound.Port}.String(), true
+}
+
+// Reach returns the address to dial for a listener of c's peer that the peer advertises as addr. It
+// removes from addr a "#" and all that follows, because the peer must not choose the name that is
+// checked. If addr is a wildcard address, as some C++ listeners advertise, c's remote host replaces
+// its host. If c is a TLS connection of this package whose peer has proved another name than that
+// host, Reach adds "#" and this name, so that [Transport.Dial] checks the name again. If the peer
+// has dialled c and so has proved no name, Reach adds only "#", which Dial ignores. An addr that is
+// invalid is returned without the "#" part. So is a wildcard addr if c's remote address is invalid.
 func (t *Transport) Reach(addr string, c transport.Conn) string {
 	addr, _, _ = strings.Cut(addr, nameSeparator) // the peer must not choose the name that is checked
 	a, err := ParseAddr(addr)

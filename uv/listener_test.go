@@ -16,7 +16,8 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/uv"
 )
 
-// lookupAddress listens on the result of each lookup function, and connects to it.
+// lookupAddress checks that the address that each lookup function returns has port 0, can be
+// listened on, and can then be dialled.
 func lookupAddress(t *testing.T) {
 	for name, lookup := range map[string]func() (string, error){
 		"host name":       func() (string, error) { return uv.LookupHostname(t.Context()) },
@@ -48,8 +49,9 @@ func loopbackInterface(t *testing.T) net.Interface {
 	return net.Interface{}
 }
 
-// A listener on a scope that was given by its index reports the name, as ParseAddr
-// does, and can be dialled by either.
+// TestScopeByIndex checks that the Addr of a listener contains the name of the interface even if
+// the scope of the address was given as an index, as in the result of ParseAddr. The listener can
+// be dialled by either.
 func TestScopeByIndex(t *testing.T) {
 	i, ip, found := linkLocal(t)
 	if !found {
@@ -71,7 +73,8 @@ func TestScopeByIndex(t *testing.T) {
 	connect(t, tr, l, at(i.Name, port))
 }
 
-// linkLocal returns an address that needs a scope, and its interface, if there is one.
+// linkLocal returns a link-local IPv6 address of this machine, which needs a scope, the interface
+// that has it, and true. It returns false if no interface that is up has such an address.
 func linkLocal(t *testing.T) (net.Interface, netip.Addr, bool) {
 	t.Helper()
 	all, err := net.Interfaces()
@@ -141,7 +144,8 @@ func TestAdvertise(t *testing.T) {
 	}
 }
 
-// A pipe may have reached its peer by another family, or another transport.
+// TestAdvertiseToPeersOfOtherTransports checks that Advertise returns an IPv4 wildcard address
+// unchanged if the local address of the connection is IPv6 or of another transport.
 func TestAdvertiseToPeersOfOtherTransports(t *testing.T) {
 	tr := uv.New()
 	l := listen(t, tr, "0.0.0.0")

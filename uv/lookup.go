@@ -12,10 +12,10 @@ import (
 	"strings"
 )
 
-// LookupHostname returns the first address of this machine's host name that can be bound, with port
-// 0, for use with [Transport.Listen]. If the hosts file maps the name to 127.0.x.x, as some
-// distributions do, other machines cannot reach it; [LookupLikeNCCL] is better. The error is a
-// [*LookupError].
+// LookupHostname resolves this machine's host name and returns the first of its addresses that can
+// be bound, with port 0, for use with [Transport.Listen]. ctx bounds the resolution. If the hosts
+// file maps the name to 127.0.x.x, as some distributions do, other machines cannot reach that
+// address, and [LookupLikeNCCL] is better. The error is a [*LookupError].
 func LookupHostname(ctx context.Context) (string, error) {
 	name, err := os.Hostname()
 	if err != nil {
@@ -29,8 +29,9 @@ func LookupHostname(ctx context.Context) (string, error) {
 	return firstBindable(query, ips)
 }
 
-// LookupInterface returns the first address of the network interface with that name, with port 0,
-// for use with [Transport.Listen]. Link-local addresses come last. The error is a [*LookupError].
+// LookupInterface returns the first address of the network interface name that can be bound, with
+// port 0, for use with [Transport.Listen]. It tries link-local IPv6 addresses last. The error is a
+// [*LookupError].
 func LookupInterface(name string) (string, error) {
 	query := "interface " + name
 	i, err := net.InterfaceByName(name)
@@ -44,10 +45,11 @@ func LookupInterface(name string) (string, error) {
 	return firstBindable(query, iface.ips)
 }
 
-// LookupLikeNCCL returns an address of this machine by the preferences of NVIDIA's NCCL, with port
-// 0, for use with [Transport.Listen]. Among the interfaces that are up, those named ib* come first,
-// then those without a special name, then docker*, then lo*. The loopback address of IPv6 is never
-// used. family is "ip" for any address, or "ip4" or "ip6". The error is a [*LookupError].
+// LookupLikeNCCL returns the first address of this machine that can be bound, in the order in which
+// NVIDIA's NCCL prefers interfaces, with port 0, for use with [Transport.Listen]. Only interfaces
+// that are up count: first those named ib*, then all without a special name, then docker*, then
+// lo*. The IPv6 loopback address is never used. family is "ip" for any address, "ip4" or "ip6". The
+// error is a [*LookupError].
 func LookupLikeNCCL(family string) (string, error) {
 	query := fmt.Sprintf("any interface (family %s)", family)
 	if !slices.Contains([]string{"ip", "ip4", "ip6"}, family) {
@@ -69,8 +71,8 @@ func LookupLikeNCCL(family string) (string, error) {
 }
 
 // firstBindable returns the first of ips to which a socket can be bound, as an address with port 0.
-// If there is none it returns a *LookupError about query. Its Err is the reason why the first of
-// ips cannot be bound.
+// If it finds none, the error is a *LookupError with query. Its Err is the reason why the first of
+// ips cannot be bound, or a general error if ips is empty.
 func firstBindable(query string, ips []netip.Addr) (string, error) {
 	failed := &LookupError{Query: query, Err: errors.New("there is none")}
 	for i, ip := range ips {
@@ -87,8 +89,9 @@ func firstBindable(query string, ips []netip.Addr) (string, error) {
 	return "", failed
 }
 
-// bindable returns host with port 0 as an address if a socket can be bound to it, and otherwise an
-// error with the reason. It binds a socket for a moment.
+// bindable checks that a TCP listener can be opened on host, a numeric address, by opening one on a
+// free port and closing it. It returns host as an address with port 0. The error is that of
+// net.Listen or of closing the listener.
 func bindable(host string) (string, error) {
 	addr := Addr{Host: host}.String()
 	l, err := net.Listen("tcp", addr)
@@ -128,9 +131,10 @@ func newIface(i net.Interface) (iface, error) {
 	return c, nil
 }
 
-// orderLikeNCCL returns the addresses of the interfaces that are up, in the order in which NCCL
-// prefers them. It leaves out addresses of another family, which is "ip", "ip4" or "ip6", and the
-// loopback address of IPv6.
+// orderLikeNCCL returns the addresses of those of ifaces that are up, in the order in which NCCL
+// prefers them: interfaces named ib*, then those without a special name, docker*, and lo*. It
+// leaves out the IPv6 loopback address and, if family is "ip4" or "ip6" and not "ip", the addresses
+// of the other family.
 func orderLikeNCCL(ifaces []iface, family string) []netip.Addr {
 	class := func(name string) int {
 		switch {

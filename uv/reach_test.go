@@ -30,7 +30,8 @@ func TestReach(t *testing.T) {
 	}
 }
 
-// Only addresses of the loopback interface and localhost are out of reach for other machines.
+// TestIsLocal checks that IsLocal returns true for loopback addresses and localhost, and false for
+// wildcards, all other addresses and names, and invalid text.
 func TestIsLocal(t *testing.T) {
 	for addr, local := range map[string]bool{
 		"127.0.0.1:0": true, "127.9.9.9:1": true, "[::1]:0": true, "::1": true, "localhost:7000": true, "localhost": true,

@@ -15,8 +15,8 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/uv"
 )
 
-// resolver returns a resolver that answers every query for IPv4 with ips, in that order, and has no
-// IPv6.
+// resolver returns a resolver that answers every query for IPv4 addresses with ips, in that order,
+// and every other query with no address. It uses no network.
 func resolver(t *testing.T, ips ...string) *net.Resolver {
 	var servers sync.WaitGroup
 	t.Cleanup(servers.Wait)
@@ -33,7 +33,8 @@ func resolver(t *testing.T, ips ...string) *net.Resolver {
 	}
 }
 
-// answerDNS serves a stream of DNS messages, each preceded by its length.
+// answerDNS reads DNS queries from c, each preceded by its length in two bytes, and answers each in
+// the same form with dnsReply. It returns when reading or writing fails.
 func answerDNS(c net.Conn, ips []string) {
 	for {
 		var size [2]byte
@@ -51,7 +52,8 @@ func answerDNS(c net.Conn, ips []string) {
 	}
 }
 
-// dnsReply returns the reply to a query with one question.
+// dnsReply returns a DNS reply to query, which has one question: a record for each of ips if the
+// question is about IPv4 addresses, and otherwise no record.
 func dnsReply(query []byte, ips []string) []byte {
 	const header, typeA = 12, 1
 	end := header
@@ -87,7 +89,8 @@ func TestListenTriesAllAddresses(t *testing.T) {
 	require.ErrorContains(t, err, nobody)
 }
 
-// The listener is on one of two loopback addresses. The name resolves to both, the wrong one first.
+// TestDialTriesAllAddresses checks that Dial reaches a listener if the host name resolves to two
+// addresses of which only the second one has a listener.
 func TestDialTriesAllAddresses(t *testing.T) {
 	l := listen(t, uv.New(), "127.0.0.1")
 	a, err := uv.ParseAddr(l.Addr())
@@ -110,7 +113,8 @@ func TestUnknownHost(t *testing.T) {
 	require.ErrorContains(t, err, "nowhere.example:5")
 }
 
-// Dial observes its context even if the name server never answers.
+// TestCancelledLookup checks that Dial and Listen return when their context is cancelled while they
+// wait for a name server that never answers.
 func TestCancelledLookup(t *testing.T) {
 	asked := make(chan struct{}, 16)
 	tr := uv.New(uv.WithResolver(&net.Resolver{

@@ -12,8 +12,9 @@ import (
 // scopeVar is the environment variable that is set in the child process of againWithLinkLocal.
 const scopeVar = "UV_TEST_LINK_LOCAL"
 
-// againWithLinkLocal runs the test in a child process, in a network namespace whose loopback
-// interface has a link-local address. It needs root and iproute2.
+// againWithLinkLocal runs the test t again in a child process, in a network namespace whose
+// loopback interface has a link-local address, and fails if the child fails. It needs root and
+// iproute2, and skips t without them.
 func againWithLinkLocal(t *testing.T) {
 	t.Helper()
 	require.Empty(t, os.Getenv(scopeVar), "the namespace has no link-local address")

@@ -4,7 +4,8 @@ package uv_test
 
 import "testing"
 
-// againWithLinkLocal has no network namespace to give an address to.
+// againWithLinkLocal skips the test: this system has no network namespaces, in which an interface
+// could get a link-local address.
 func againWithLinkLocal(t *testing.T) {
 	t.Helper()
 	t.Skip("no interface has a link-local IPv6 address")

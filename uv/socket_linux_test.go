@@ -13,7 +13,8 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/uv"
 )
 
-// option returns the value of a socket option of a connection.
+// option returns the value of the socket option name, at level, of c's TCP socket. An error ends
+// the test.
 func option(t *testing.T, c transport.Conn, level, name int) int {
 	t.Helper()
 	rc, err := uv.TCPConn(c).SyscallConn()
@@ -65,7 +66,8 @@ func TestSocketOptions(t *testing.T) {
 	}
 }
 
-// WithAckTimeout changes the timeout for unacknowledged bytes and no other option, and not the original.
+// TestAckTimeout checks that WithAckTimeout returns a transport whose connections have the new
+// TCP_USER_TIMEOUT and the original's keepalive, and that the original does not change.
 func TestAckTimeout(t *testing.T) {
 	original := uv.New(uv.WithKeepAlive(net.KeepAliveConfig{Enable: true, Idle: 7 * time.Second}), uv.WithUserTimeout(time.Second))
 	for tr, want := range map[transport.Transport]int{original.WithAckTimeout(2 * time.Second): 2000, original: 1000} {
@@ -78,7 +80,8 @@ func TestAckTimeout(t *testing.T) {
 	}
 }
 
-// A listener whose queue is full does not answer clients.
+// TestCancelledDial checks that Dial returns when its context is cancelled while a listener does
+// not answer, because its queue is full.
 func TestCancelledDial(t *testing.T) {
 	l, err := net.ListenTCP("tcp", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
 	require.NoError(t, err)

@@ -9,10 +9,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// disablePacing sets the congestion control of c to reno if both ends are on this machine, where
-// nothing is congested. Algorithms that measure the network pace the sender: bbr takes a third more
-// time and processor for the same bytes. Every process may choose reno; if the kernel lacks it c
-// stays unchanged.
+// disablePacing sets the congestion control of c to reno if both ends of c are on this machine,
+// where nothing is congested. Other algorithms may pace the sender: bbr takes a third more time and
+// processor for the same bytes. Reno needs no privilege. If setting it fails, c stays unchanged.
 func disablePacing(c *net.TCPConn) {
 	if !withinMachine(c.LocalAddr(), c.RemoteAddr()) {
 		return
@@ -24,9 +23,9 @@ func disablePacing(c *net.TCPConn) {
 	}
 }
 
-// control sets TCP_USER_TIMEOUT on a socket that package net is about to connect or to listen on,
-// if the transport has such a timeout. Accepted connections inherit it from their listener. It
-// returns the error of the system call.
+// control sets TCP_USER_TIMEOUT, to whole milliseconds and at least one, on a socket that package
+// net is about to connect or to listen on. It does nothing without [WithUserTimeout]. Accepted
+// connections inherit the timeout from their listener. It returns the error of the system call.
 func (t *Transport) control(_, _ string, c syscall.RawConn) error {
 	if t.userTimeout <= 0 {
 		return nil

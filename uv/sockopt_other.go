@@ -7,8 +7,8 @@ import (
 	"syscall"
 )
 
-// disablePacing does nothing: other systems do not pace connections.
+// disablePacing does nothing on this system.
 func disablePacing(*net.TCPConn) {}
 
-// control does nothing: this system has no TCP_USER_TIMEOUT.
+// control does nothing and returns nil: this system has no TCP_USER_TIMEOUT.
 func (t *Transport) control(_, _ string, _ syscall.RawConn) error { return nil }

@@ -8,14 +8,16 @@ import (
 	"time"
 
 	"github.com/tensorpipe-go/tensorpipe/internal/failpoint"
+	"github.com/tensorpipe-go/tensorpipe/internal/frame"
 	"github.com/tensorpipe-go/tensorpipe/internal/mux"
 	"github.com/tensorpipe-go/tensorpipe/internal/wait"
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
 
-// Stream implements [transport.Multiplexer]. The stream is a [transport.Gatherer], and begins with the
-// bytes that the connection has read ahead. The error is ErrClosed, or ErrHandedOver if the
-// connection has already become a stream or a session.
+// Stream makes the connection a stream of bytes, from the next byte on in both directions, and
+// returns it. The stream first returns the bytes that the connection has read ahead. It also
+// implements [transport.Gatherer]. Closing the stream closes the connection, and the reverse. The
+// error is ErrClosed, or ErrHandedOver if the connection is already a stream or a session.
 func (c *conn) Stream() (transport.Stream, error) {
 	s, err := c.stream(c.tcp)
 	if err != nil {
@@ -24,13 +26,15 @@ func (c *conn) Stream() (transport.Stream, error) {
 	return s, nil
 }
 
-// PrepareSession implements [transport.Multiplexer]. It does nothing and returns nil: a session
-// needs no memory or descriptors of the system.
+// PrepareSession does nothing and returns nil: a session over TCP needs no memory or descriptors of
+// the system that could be acquired in advance.
 func (c *conn) PrepareSession(transport.SessionConfig) error { return nil }
 
-// Multiplex implements [transport.Multiplexer]. The session begins with the bytes that the
-// connection has read ahead. Its reading goroutine polls before it blocks, see [WithSpin]. The
-// error is that of Stream, or means that cfg is invalid.
+// Multiplex makes the connection a session of streams, from the next byte on in both directions,
+// and returns it. The session first reads the bytes that the connection has read ahead. Its reading
+// goroutine polls the socket before it blocks, see [WithSpin]. The error is ErrClosed,
+// ErrHandedOver if the connection is already a stream or a session, or means that cfg is invalid.
+// After an invalid cfg the connection can only be closed.
 func (c *conn) Multiplex(cfg transport.SessionConfig) (transport.Session, error) {
 	reader, err := wait.NewReader(c.tcp, c.spin)
 	if err != nil {
@@ -43,8 +47,10 @@ func (c *conn) Multiplex(cfg transport.SessionConfig) (transport.Session, error)
 	return mux.New(s, cfg)
 }
 
-// stream returns a stream that reads the bytes that the connection has read ahead, then those of
-// socket. The errors are those of Stream.
+// stream makes the connection a stream of bytes. The stream first returns the bytes that the
+// connection has read ahead, then those that it reads from socket: the connection's TCP socket, or
+// a reader that polls it. The error is ErrClosed, or ErrHandedOver if the connection is already a
+// stream or a session.
 func (c *conn) stream(socket io.Reader) (*stream, error) {
 	writer, err := wait.NewWriter(c.tcp)
 	if err != nil {
@@ -57,9 +63,10 @@ func (c *conn) stream(socket io.Reader) (*stream, error) {
 	return &stream{end{conn: c, bufferedReader: bufferedReader{buffered: buffered, socket: socket}}, writer}, nil
 }
 
-// takeBuffered returns the bytes that were read ahead, nil if there are none, and makes the calls
-// for frames fail with ErrHandedOver. It drops the buffers of framing, since many connections are
-// idle. The error is ErrClosed or ErrHandedOver. No other call may be in progress.
+// takeBuffered returns a copy of the bytes that the connection has read ahead, or nil if there are
+// none. The connection drops its buffers, because many connections are idle, and its calls for
+// frames return ErrHandedOver from then on. The error is ErrClosed after Close, or ErrHandedOver if
+// takeBuffered was called before. No other call may be in progress on c.
 func (c *conn) takeBuffered() (*bytes.Reader, error) {
 	if c.closed.Load() {
 		return nil, transport.ErrClosed
@@ -68,7 +75,7 @@ func (c *conn) takeBuffered() (*bytes.Reader, error) {
 		return nil, ErrHandedOver
 	}
 	src := c.src
-	c.src, c.frames, c.batch = nil, nil, batch{}
+	c.src, c.frames, c.batch = nil, nil, frame.Batch[transport.Frame]{}
 	if src.Buffered() == 0 {
 		return nil, nil
 	}
@@ -135,14 +142,20 @@ func (s *stream) Write(p []byte) (int, error) {
 	return n, s.conn.writeError(err)
 }
 
-// WriteBuffers implements [transport.Gatherer], with writev.
+// WriteBuffers writes pieces in order with writev, and returns the number of bytes written. It
+// blocks until all are written, the write deadline passes, or the stream fails. It removes the
+// written bytes from pieces, also after an error, so that after a deadline another call can go on.
+// The error is ErrClosed after CloseWrite or Close, and otherwise that of the socket.
 func (s *stream) WriteBuffers(pieces *net.Buffers) (int64, error) {
 	failpoint.Here()
 	n, err := pieces.WriteTo(s.conn.tcp)
 	return n, s.conn.writeError(err)
 }
 
-// TryWrite implements transport.Stream: it writes as much as the socket accepts without blocking.
+// TryWrite writes pieces in order, as much as the socket accepts without blocking, and returns the
+// number of bytes written. It returns 0 and nil if the socket accepts none, and always on systems
+// other than Linux. The error is ErrClosed after CloseWrite or Close, and otherwise that of the
+// socket. pieces are not kept.
 func (s *stream) TryWrite(pieces ...[]byte) (n int, err error) {
 	failpoint.Here()
 	for _, p := range pieces {

@@ -25,12 +25,12 @@ const (
 
 // WithTLS makes all connections TLS 1.3. The client configuration is used for dialling and the
 // server configuration for accepting. Both may be the same Config, and either may be nil. Dial
-// without a client configuration, or Listen without a server configuration, returns an error that
-// matches [ErrTLSConfig].
+// without a client configuration returns an error that matches [ErrTLSConfig]. So does Listen
+// without a server configuration, or with one that has no certificate.
 //
-// The Configs are copied now. Their callbacks are called for each connection, so that certificates
-// can be renewed. TLS versions below 1.3 are refused whatever the Configs allow. All other
-// decisions are those of the Configs, such as whether clients need certificates (ClientAuth).
+// New copies the Configs. Their callbacks are called for each connection, so that certificates can
+// be renewed. TLS versions below 1.3 are refused whatever the Configs allow. The Configs decide
+// everything else, such as whether clients need certificates (ClientAuth).
 func WithTLS(client, server *tls.Config) Option {
 	return func(t *Transport) {
 		t.tls = &roles{client: requireTLS13(client), server: requireTLS13(server), handshakeTimeout: handshakeTimeout}
@@ -53,8 +53,9 @@ type roles struct {
 }
 
 // requireTLS13 returns a copy of c that refuses TLS versions below 1.3 and offers the application
-// protocol of this package. It returns nil if c is nil. The copy also disables the small records
-// with which crypto/tls begins a connection: they help browsers only.
+// protocol of this package, before those of c unless c lists it too. It returns nil if c is nil. The
+// copy also disables the small records with which crypto/tls begins a connection, which help browsers
+// only.
 func requireTLS13(c *tls.Config) *tls.Config {
 	if c == nil {
 		return nil
@@ -68,9 +69,10 @@ func requireTLS13(c *tls.Config) *tls.Config {
 	return c
 }
 
-// clientConfig returns the configuration for dialling host. The peer must prove name. If name is
-// empty, the peer must prove the ServerName of the client configuration or, if that is empty too,
-// host. The result must not be modified.
+// clientConfig returns the TLS configuration for dialling host. The peer's certificate must be
+// valid for name. If name is empty, it must be valid for the ServerName of the client configuration
+// or, if that is empty too, for host. r.client must not be nil. The result may be r.client itself
+// and must not be modified.
 func (r *roles) clientConfig(host, name string) *tls.Config {
 	c := r.client
 	switch {
@@ -84,16 +86,16 @@ func (r *roles) clientConfig(host, name string) *tls.Config {
 	return c
 }
 
-// serverName returns host in the form that certificates have: without the scope of an IPv6 address
-// or the dot at the end of a name.
+// serverName returns host as certificates state it: an IPv6 address without its scope, and a name
+// without the dot at its end.
 func serverName(host string) string {
 	host, _, _ = strings.Cut(host, "%")
 	return strings.TrimSuffix(host, ".")
 }
 
 // looksLikeTLS reports whether p, the first bytes of a connection, begins with an unencrypted
-// record of TLS: an alert, or the hello of a handshake. It returns false if p is shorter than an
-// alert.
+// record of TLS: an alert, or a hello message of a handshake. It returns false if p is shorter than
+// seven bytes, the length of an alert.
 func looksLikeTLS(p []byte) bool {
 	if len(p) < len(alert) || p[1] != 3 || p[2] > 4 {
 		return false
@@ -125,9 +127,11 @@ const (
 	rejectDrainBytes = 64 << 10
 )
 
-// dialTLS performs the client's TLS handshake on tcp, until ctx ends. If the server is of this
-// package, dialTLS also waits until it has accepted the client's certificate. It returns the
-// connection, which owns tcp. The error is a *HandshakeError or that of ctx; tcp is closed then.
+// dialTLS performs the client's TLS handshake on tcp and returns a connection that owns tcp. If the
+// server uses this package, dialTLS also waits until the server has accepted the client's
+// certificate. spin is the time for which the reader of a session polls before it blocks. The error
+// is that of ctx if ctx ends during the call, and otherwise a *HandshakeError. After an error tcp
+// is closed.
 func dialTLS(ctx context.Context, tcp *net.TCPConn, config *tls.Config, spin time.Duration) (transport.Conn, error) {
 	s := &socket{TCPConn: tcp, src: tcp, dialled: true}
 	c := newTLSConn(s, tls.Client(s, config), spin)
@@ -158,10 +162,11 @@ func dialTLS(ctx context.Context, tcp *net.TCPConn, config *tls.Config, spin tim
 	return c, nil
 }
 
-// reject closes the writing half of a connection whose handshake failed with the error why. If why
-// shows that the peer does not use TLS, it sends an alert first. It then reads until the peer has
-// closed, for at most rejectTimeout and rejectDrainBytes: if this end closed at once, while the
-// peer is still sending, the peer's kernel would discard the reason. The caller closes c.
+// reject ends a connection whose handshake failed with the error why, so that the peer can read the
+// reason. If why matches ErrTLSMismatch, it sends an alert first. It then closes the writing half
+// of the socket, and discards the peer's bytes until the peer closes, for at most rejectTimeout and
+// rejectDrainBytes. If this end closed at once while the peer is sending, the peer's kernel would
+// discard the alert. The caller closes c.
 func (c *tlsConn) reject(why error) {
 	c.tcp.SetDeadline(time.Now().Add(rejectTimeout))
 	if errors.Is(why, ErrTLSMismatch) {

@@ -57,7 +57,8 @@ func newKey(t testing.TB) *ecdsa.PrivateKey {
 	return key
 }
 
-// issue returns a certificate for name, which may be an address.
+// issue returns a new certificate for name, a host name or an IP address, that a has signed, with
+// its key. Each of adjust may change the certificate before it is signed.
 func (a *authority) issue(t testing.TB, name string, adjust ...func(*x509.Certificate)) tls.Certificate {
 	t.Helper()
 	template := &x509.Certificate{
@@ -82,8 +83,9 @@ func (a *authority) issue(t testing.TB, name string, adjust ...func(*x509.Certif
 
 func expired(c *x509.Certificate) { c.NotAfter = time.Now().Add(-time.Minute) }
 
-// mutual returns the configuration of an end that has a certificate for name and requires one of
-// the peer.
+// mutual returns a TLS configuration for either role: it has a certificate of a for name, and
+// requires of the peer a certificate that a has signed. Each of adjust may change the certificate
+// before it is signed.
 func (a *authority) mutual(t testing.TB, name string, adjust ...func(*x509.Certificate)) *tls.Config {
 	t.Helper()
 	return &tls.Config{
@@ -94,7 +96,7 @@ func (a *authority) mutual(t testing.TB, name string, adjust ...func(*x509.Certi
 	}
 }
 
-// newSecured returns a transport that uses config in both roles.
+// newSecured returns a transport that uses config for dialling and for accepting.
 func newSecured(config *tls.Config) *uv.Transport { return uv.New(uv.WithTLS(config, config)) }
 
 func TestConformanceTLS(t *testing.T) {
@@ -109,11 +111,11 @@ func TestConformanceTLS(t *testing.T) {
 		AppendHeader: func(dst []byte, size int) []byte {
 			return binary.LittleEndian.AppendUint64(dst, uint64(size))
 		},
-		WriteDeadlineBreaks: true,
 	})
 }
 
-// dialRaw returns a peer that uses TLS and can violate the framing inside.
+// dialRaw connects to a listener of this package by crypto/tls, reads the empty frame that the
+// listener sends first, and returns the connection, with which a test can violate the framing.
 func dialRaw(addr string, config *tls.Config) (*tls.Conn, error) {
 	config = config.Clone()
 	config.NextProtos = []string{uv.Protocol}
@@ -125,7 +127,9 @@ func dialRaw(addr string, config *tls.Config) (*tls.Conn, error) {
 	return c, err
 }
 
-// dialAndRead dials l and returns the error of Dial, and that of NextFrame at the accepted end.
+// dialAndRead dials the listener l with tr and accepts the connection. It returns the error of
+// Dial, or of closing the dialled end, and that of NextFrame at the accepted end. Both ends are
+// closed.
 func dialAndRead(t *testing.T, tr *uv.Transport, l transport.Listener) (dialled, accepted error) {
 	t.Helper()
 	said := make(chan error, 1)
@@ -163,8 +167,8 @@ func TestIdentity(t *testing.T) {
 	}
 }
 
-// A connection that Dial returns was accepted at the other end: both ends learn of a rejection by
-// either at once.
+// TestRefusals checks the errors if one end rejects the other's certificate: Dial and the calls on
+// the accepted end return a HandshakeError with the reason, whichever end has rejected.
 func TestRefusals(t *testing.T) {
 	a, other := newAuthority(t), newAuthority(t)
 	good := func() *tls.Config { return a.mutual(t, "127.0.0.1") }
@@ -209,7 +213,9 @@ func withRoots(c *tls.Config, a *authority) *tls.Config {
 	return c
 }
 
-// Without a configuration for a role, the role fails and does not fall back to plain TCP.
+// TestRoles checks that a transport with a TLS configuration for one role only works in that role.
+// In the other role, and with a server configuration without a certificate, it returns
+// ErrTLSConfig.
 func TestRoles(t *testing.T) {
 	config := newAuthority(t).mutual(t, "127.0.0.1")
 	server, client := uv.New(uv.WithTLS(nil, config)), uv.New(uv.WithTLS(config, nil))
@@ -224,7 +230,8 @@ func TestRoles(t *testing.T) {
 	require.ErrorContains(t, err, "certificate")
 }
 
-// Old versions are refused whatever the Config allows, also one that a callback returns.
+// TestOldVersionsAreRefused checks that a listener refuses a client of TLS 1.2 even if its Config,
+// or one that GetConfigForClient returns, allows that version. The caller's Config must not change.
 func TestOldVersionsAreRefused(t *testing.T) {
 	old := newAuthority(t).mutual(t, "127.0.0.1")
 	old.MinVersion = tls.VersionTLS10
@@ -243,7 +250,8 @@ func TestOldVersionsAreRefused(t *testing.T) {
 	require.Empty(t, old.NextProtos)
 }
 
-// Other implementations do not know the empty frame.
+// TestOtherTLSImplementations checks that both roles work with a peer that does not negotiate this
+// package's protocol: no empty frame is sent, and none is expected.
 func TestOtherTLSImplementations(t *testing.T) {
 	config := newAuthority(t).mutual(t, "127.0.0.1")
 	t.Run("listener", func(t *testing.T) {
@@ -281,8 +289,9 @@ func TestOtherTLSImplementations(t *testing.T) {
 	})
 }
 
-// The further connections of a pipe go to numeric addresses; the peer must still prove the name
-// that was dialled first.
+// TestReachKeepsTheName checks that Reach appends the name that the peer has proved to a numeric
+// address, so that Dial verifies this name again, and that it removes a name that the peer has
+// appended.
 func TestReachKeepsTheName(t *testing.T) {
 	a := newAuthority(t)
 	tr := newSecured(a.mutual(t, "localhost"))
@@ -315,7 +324,8 @@ func TestReachOnTheWildcard(t *testing.T) {
 		tr.Reach(fmt.Sprintf("0.0.0.0:%d", addr.Port), dialled))
 }
 
-// A ServerName in the configuration takes precedence over the host.
+// TestServerName checks that Dial verifies the ServerName of the client configuration and not the
+// host that is dialled.
 func TestServerName(t *testing.T) {
 	config := newAuthority(t).mutual(t, "node17")
 	config.ServerName = "node17"
@@ -343,7 +353,8 @@ func TestDialGivesUpInTheHandshake(t *testing.T) {
 	require.ErrorIs(t, <-failed, context.Canceled)
 }
 
-// A resumed TLS session still identifies the peer.
+// TestResumption checks that PeerIdentity returns verified certificates at both ends, also after a
+// TLS session was resumed.
 func TestResumption(t *testing.T) {
 	config := newAuthority(t).mutual(t, "127.0.0.1")
 	config.ClientSessionCache = tls.NewLRUClientSessionCache(4)

@@ -46,8 +46,9 @@ type tlsConn struct {
 
 var _ transport.Identified = (*tlsConn)(nil)
 
-// newTLSConn returns a connection that owns s and secure. secure is TLS over the socket s and has
-// not performed its handshake. spin is as for newConn.
+// newTLSConn returns a connection that owns the socket s and secure, which is TLS over s. secure
+// has not performed its handshake; newTLSConn does not start it. spin is the time for which the
+// reader of a session polls before it blocks, if Multiplex makes the connection a session.
 func newTLSConn(s *socket, secure *tls.Conn, spin time.Duration) *tlsConn {
 	c := &tlsConn{
 		conn:   newConn(s.TCPConn, tlsReader{secure, s}, spin),
@@ -61,8 +62,8 @@ func newTLSConn(s *socket, secure *tls.Conn, spin time.Duration) *tlsConn {
 	return c
 }
 
-// checkUsable returns the error of all calls for frames or streams: ErrClosed after Close, or the
-// reason why the handshake failed. Otherwise it returns nil.
+// checkUsable returns nil if the connection can be used. It returns ErrClosed after Close, and
+// otherwise the reason why the handshake failed, if it has.
 func (c *tlsConn) checkUsable() error {
 	if c.closed.Load() {
 		return transport.ErrClosed
@@ -107,9 +108,10 @@ func (c *tlsConn) ReadBody(dst ...[]byte) error {
 	return c.conn.ReadBody(dst...)
 }
 
-// writeError is conn.writeError for the errors of crypto/tls. If this end has sent an alert about
-// invalid bytes of the peer, which is why it can write no more, the error matches
-// transport.ErrFrame.
+// writeError returns the error that the caller of a write gets for err, an error of crypto/tls or
+// nil. A nil err gives nil. Any other err gives ErrClosed after CloseWrite or Close, and otherwise
+// err itself. If this end cannot write any more because it has sent an alert about invalid bytes of
+// the peer, err is wrapped so that it matches transport.ErrFrame.
 func (c *tlsConn) writeError(err error) error {
 	if alertBy(err) == ours {
 		err = frameError(err)
@@ -117,10 +119,12 @@ func (c *tlsConn) writeError(err error) error {
 	return c.conn.writeError(err)
 }
 
-// CloseWrite implements transport.Conn. It sends close_notify and closes the writing half of the
-// socket, and waits for that for at most closeTimeout. If the socket has no space by then it
-// returns nil, and the sending goes on in a goroutine, which Close ends. Further calls return the
-// result of the first.
+// CloseWrite sends close_notify and closes the writing half of the socket, so that the peer reads
+// io.EOF after the bytes that were written. If a write in progress does not end in time, it is
+// interrupted, and the connection is cut off for the peer. Writes return ErrClosed from then on.
+// CloseWrite waits for at most closeTimeout. If the socket has no space by then, it returns nil, and
+// a goroutine goes on sending until Close. A further call sends nothing and waits again for the same
+// result. The error is that of the handshake if that failed, or of the socket.
 func (c *tlsConn) CloseWrite() error {
 	c.finished.Store(true)
 	c.finish()
@@ -136,9 +140,10 @@ func (c *tlsConn) CloseWrite() error {
 	}
 }
 
-// endWriting sends close_notify and closes the writing half of the socket. It ends a blocked write
-// by a deadline; the stream then ends within a record, and no close_notify can follow. The error is
-// that of the handshake if it failed, or of the socket. It runs once, on the goroutine that finish
+// endWriting closes c.ending, sends close_notify and closes the writing half of the socket. A write
+// that is in progress gets writeGrace to end, or no time after Close; a write that is then
+// interrupted leaves an incomplete record, and no close_notify is sent. It returns the error of the
+// handshake, if that failed, or of the socket. It is called once, on a goroutine that c.finish
 // starts.
 func (c *tlsConn) endWriting() error {
 	close(c.ending)
@@ -163,8 +168,10 @@ func (c *tlsConn) endWriting() error {
 	return c.tcp.CloseWrite()
 }
 
-// Close implements transport.Conn. It sends close_notify first, as CloseWrite does and for as long:
-// otherwise the connection would look cut off to the peer. Further calls return nil.
+// Close ends both directions. WriteFrames, NextFrame and ReadBody return ErrClosed from then on,
+// also calls that are blocked. Close sends close_notify first, because otherwise the peer would see
+// the connection as cut off, and waits for that for at most closeTimeout. The error is that of
+// closing the socket. Further calls return nil at once.
 func (c *tlsConn) Close() error {
 	c.finished.Store(true)
 	if c.closed.Swap(true) {
@@ -174,7 +181,9 @@ func (c *tlsConn) Close() error {
 	return c.tcp.Close()
 }
 
-// PeerIdentity implements [transport.Identified]. The error is that of the handshake if it failed.
+// PeerIdentity returns the identity that the peer has proved: the state of the TLS connection, with
+// the peer's certificates if it has sent any. It stays available after Close. If the handshake
+// failed, it returns the zero Identity and the error of the handshake.
 func (c *tlsConn) PeerIdentity() (transport.Identity, error) {
 	if c.failed != nil {
 		return transport.Identity{}, c.failed
@@ -183,14 +192,26 @@ func (c *tlsConn) PeerIdentity() (transport.Identity, error) {
 	return transport.Identity{TLS: &state}, nil
 }
 
-// Stream implements [transport.Multiplexer]. A read deadline of the stream loses no bytes. A write
-// deadline may end the stream within a record, after which it cannot be written. The error is
-// ErrClosed, ErrHandedOver, or the reason why the handshake failed.
-func (c *tlsConn) Stream() (transport.Stream, error) { return c.stream() }
+// Stream makes the connection a stream of bytes, from the next byte on in both directions, and
+// returns it. It also implements [transport.Gatherer]. Closing the stream closes the connection, and
+// the reverse. A read or write that ends by its deadline loses no bytes. The error is ErrClosed,
+// ErrHandedOver if the connection is already a stream or a session, or the reason why the handshake
+// failed.
+func (c *tlsConn) Stream() (transport.Stream, error) {
+	s, err := c.stream()
+	if err != nil {
+		return nil, err
+	}
+	c.socket.keepsRest = true
+	return &tlsRawStream{tlsStream: s}, nil
+}
 
-// Multiplex implements [transport.Multiplexer]. The goroutine that reads for the session polls the
-// socket before it blocks, see [WithSpin]. The error is that of Stream, or means that cfg is
-// invalid.
+// Multiplex makes the connection a session of streams, from the next byte on in both directions,
+// and returns it. The session's reading goroutine polls the socket before it blocks, see
+// [WithSpin]. If cfg.Quota is not nil, it is also charged for bytes that crypto/tls has read from
+// the socket and from which it has not yet returned data. The error is ErrClosed, ErrHandedOver if
+// the connection is already a stream or a session, the reason why the handshake failed, or means
+// that cfg is invalid. After an invalid cfg the connection can only be closed.
 func (c *tlsConn) Multiplex(cfg transport.SessionConfig) (transport.Session, error) {
 	reader, err := wait.NewReader(c.tcp, c.spin)
 	if err != nil {
@@ -218,30 +239,3 @@ func (c *tlsConn) stream() (*tlsStream, error) {
 		secure: c,
 	}, nil
 }
-
-// tlsStream implements transport.Stream on a connection over TLS. Closing it closes the connection.
-type tlsStream struct {
-	end
-	secure *tlsConn
-}
-
-// Write implements net.Conn. After an error the connection cannot be written any more: an incomplete
-// record cannot be completed.
-func (s *tlsStream) Write(p []byte) (int, error) {
-	c := s.secure
-	c.writing.Lock()
-	defer c.writing.Unlock()
-	if c.finished.Load() {
-		return 0, transport.ErrClosed
-	}
-	n, err := c.tls.Write(p)
-	c.broken = c.broken || err != nil
-	return n, c.writeError(err)
-}
-
-// TryWrite implements transport.Stream. It writes nothing and returns 0 and nil: package tls cannot
-// continue a record that the socket accepts in part.
-func (s *tlsStream) TryWrite(...[]byte) (int, error) { return 0, nil }
-
-func (s *tlsStream) CloseWrite() error { return s.secure.CloseWrite() }
-func (s *tlsStream) Close() error      { return s.secure.Close() }

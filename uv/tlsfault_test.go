@@ -19,7 +19,9 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/uv"
 )
 
-// A plain peer and the listener both learn that only one of them uses TLS.
+// TestPlainPeerMeetsTLS checks that a client without TLS and a TLS listener both get errors that
+// match ErrTLSMismatch, whatever the client sends first, and that the listener then accepts other
+// clients.
 func TestPlainPeerMeetsTLS(t *testing.T) {
 	tr := newSecured(newAuthority(t).mutual(t, "127.0.0.1"))
 	for name, hello := range map[string]transport.Frame{
@@ -47,7 +49,7 @@ func TestPlainPeerMeetsTLS(t *testing.T) {
 			for range 2 {
 				_, err := accepted.NextFrame()
 				require.ErrorIs(t, err, uv.ErrTLSMismatch)
-				require.ErrorContains(t, err, "plain connection to a TLS listener")
+				require.ErrorContains(t, err, "what the peer sends is not TLS")
 				require.ErrorContains(t, err, plain.LocalAddr())
 			}
 			require.ErrorIs(t, accepted.WriteFrames(transport.Frame{}), uv.ErrTLSMismatch)
@@ -61,7 +63,8 @@ func TestPlainPeerMeetsTLS(t *testing.T) {
 	}
 }
 
-// A TLS peer connects to a plain listener, which closes the connection as a pipe would.
+// TestTLSPeerMeetsPlain checks that a TLS client and a listener without TLS, which closes the
+// connection after an error, both get errors that match ErrTLSMismatch.
 func TestTLSPeerMeetsPlain(t *testing.T) {
 	dialled, accepted := dialAndRead(t, newSecured(&tls.Config{}), listen(t, uv.New(), "127.0.0.1"))
 	require.ErrorIs(t, accepted, uv.ErrTLSMismatch)
@@ -71,7 +74,8 @@ func TestTLSPeerMeetsPlain(t *testing.T) {
 	require.ErrorContains(t, dialled, "a plain listener")
 }
 
-// The plain listener writes first.
+// TestTLSPeerIsSpokenToInPlain checks that Dial with TLS returns ErrTLSMismatch if a listener
+// without TLS sends a frame before it reads.
 func TestTLSPeerIsSpokenToInPlain(t *testing.T) {
 	for _, size := range []int{0, 5, 21, 22, 1 << 20} {
 		l := listen(t, uv.New(), "127.0.0.1")
@@ -86,13 +90,15 @@ func TestTLSPeerIsSpokenToInPlain(t *testing.T) {
 		go func() { written <- c.WriteFrames(transport.Frame{make([]byte, size)}) }()
 		err = <-said
 		require.ErrorIs(t, err, uv.ErrTLSMismatch)
-		require.ErrorContains(t, err, "does not speak TLS")
+		require.ErrorContains(t, err, "what the peer sends is not TLS")
 		<-written
 		require.NoError(t, c.Close())
 	}
 }
 
-// Frames whose lengths look like TLS records are read as frames.
+// TestFramesThatResembleTLS checks that a header that begins like a TLS record, but cannot be the
+// first record of a connection, is read as the length of a frame. A header that can be the first
+// record is an error that matches ErrTLSMismatch.
 func TestFramesThatResembleTLS(t *testing.T) {
 	for _, header := range []string{
 		"\x16\x03\x01\x00\x00\x00\x00\x00", "\x15\x03\x03\x00\x00\x00\x00\x00", "\x16\x03\x01\x02\x00\x00\x00\x00",
@@ -111,7 +117,8 @@ func TestFramesThatResembleTLS(t *testing.T) {
 	}
 }
 
-// A connection that is cut off does not look like one that was closed.
+// TestTruncation checks that reads of a TLS connection whose socket was closed without close_notify
+// return io.ErrUnexpectedEOF and never io.EOF, also between two frames.
 func TestTruncation(t *testing.T) {
 	config := newAuthority(t).mutual(t, "127.0.0.1")
 	whole := "\x04\x00\x00\x00\x00\x00\x00\x00body"
@@ -143,8 +150,9 @@ func TestTruncation(t *testing.T) {
 	}
 }
 
-// Bytes after the handshake that are not TLS, or were not encrypted by the peer, violate the
-// framing. An alert of the peer does not.
+// TestForgedRecords checks that bytes that are no valid TLS record, sent after the handshake, make
+// the calls of the receiving end return ErrFrame. The other end gets an alert, and its error does
+// not match ErrFrame.
 func TestForgedRecords(t *testing.T) {
 	config := newAuthority(t).mutual(t, "127.0.0.1")
 	for name, record := range map[string]string{
@@ -186,7 +194,8 @@ func TestForgedRecords(t *testing.T) {
 	}
 }
 
-// Slow handshakes do not delay other clients, and Close ends them.
+// TestSlowHandshake checks that a client that does not complete its handshake does not delay other
+// clients, and that Close of the listener closes its connection.
 func TestSlowHandshake(t *testing.T) {
 	tr := newSecured(newAuthority(t).mutual(t, "127.0.0.1"))
 	for _, hello := range []string{"", "\x16", "\x16\x03\x01\x02\x00\x01\x00\x01\xfc"} {
@@ -204,7 +213,8 @@ func TestSlowHandshake(t *testing.T) {
 	}
 }
 
-// A handshake that takes too long fails.
+// TestHandshakeTimesOut checks that a handshake that exceeds the listener's timeout fails: the
+// calls on the accepted connection return os.ErrDeadlineExceeded.
 func TestHandshakeTimesOut(t *testing.T) {
 	config := newAuthority(t).mutual(t, "127.0.0.1")
 	tr := uv.New(uv.WithTLS(config, config), uv.WithHandshakeTimeout(time.Millisecond))
@@ -222,7 +232,8 @@ func TestHandshakeTimesOut(t *testing.T) {
 	require.ErrorIs(t, err, transport.ErrClosed)
 }
 
-// Connections beyond the listener's backlog wait in the kernel.
+// TestManyUnaccepted checks that a TLS listener accepts more connections than its backlog holds,
+// which wait in the kernel, and that its Close closes those that were not accepted.
 func TestManyUnaccepted(t *testing.T) {
 	config := newAuthority(t).mutual(t, "127.0.0.1")
 	l := listen(t, newSecured(config), "127.0.0.1")
@@ -250,7 +261,8 @@ func TestManyUnaccepted(t *testing.T) {
 	}
 }
 
-// CloseWrite and Close return even if the peer does not read.
+// TestCloseWriteWithoutSpace checks that CloseWrite and Close return while a write is blocked
+// because the peer does not read, and that the write returns ErrClosed.
 func TestCloseWriteWithoutSpace(t *testing.T) {
 	tr := newSecured(newAuthority(t).mutual(t, "127.0.0.1"))
 	l := listen(t, tr, "127.0.0.1")
@@ -265,7 +277,8 @@ func TestCloseWriteWithoutSpace(t *testing.T) {
 	require.NoError(t, dialled.Close())
 }
 
-// Close does not interrupt the close_notify that CloseWrite is sending concurrently.
+// TestCloseDuringCloseWrite checks that the peer reads io.EOF if Close is called while another
+// goroutine is in CloseWrite: Close does not interrupt the sending of close_notify.
 func TestCloseDuringCloseWrite(t *testing.T) {
 	tr := newSecured(newAuthority(t).mutual(t, "127.0.0.1"))
 	l := listen(t, tr, "127.0.0.1")
@@ -284,8 +297,8 @@ func TestCloseDuringCloseWrite(t *testing.T) {
 	}
 }
 
-// A frame whose write is in progress, while there is space, arrives completely or not at all, and
-// the stream ends in an orderly way.
+// TestCloseWriteDuringAWrite checks that a frame that is being written when CloseWrite is called
+// arrives completely or not at all if the socket has space, and that the peer then reads io.EOF.
 func TestCloseWriteDuringAWrite(t *testing.T) {
 	tr := newSecured(newAuthority(t).mutual(t, "127.0.0.1"))
 	l := listen(t, tr, "127.0.0.1")
@@ -317,7 +330,8 @@ func TestCloseWriteDuringAWrite(t *testing.T) {
 	}
 }
 
-// Small frames share one record, so that they are written with one system call.
+// TestSmallFramesAreOneRecord checks that frames of 16 KB in all are sent as one TLS record, which
+// takes one system call.
 func TestSmallFramesAreOneRecord(t *testing.T) {
 	config := newAuthority(t).mutual(t, "127.0.0.1")
 	l := listen(t, newSecured(config), "127.0.0.1")
@@ -348,8 +362,8 @@ func TestNothingIsAllocatedPerBatchOverTLS(t *testing.T) {
 	}), 4.0, "what crypto/tls needs for a record")
 }
 
-// If the kernel has no space for the last record, CloseWrite returns after a timeout, and Close
-// ends the sending.
+// TestNoSpaceForLastRecord checks that CloseWrite and Close return nil although the kernel has no
+// space for close_notify, and that a later Close ends the sending.
 func TestNoSpaceForLastRecord(t *testing.T) {
 	tr := newSecured(newAuthority(t).mutual(t, "127.0.0.1"))
 	for name, end := range map[string]func(transport.Conn) error{
@@ -366,7 +380,7 @@ func TestNoSpaceForLastRecord(t *testing.T) {
 	}
 }
 
-// fill writes to tcp until its buffer is full.
+// fill writes to tcp until the kernel accepts no more bytes, and then clears the write deadline.
 func fill(t *testing.T, tcp *net.TCPConn) {
 	t.Helper()
 	for _, size := range []int{1 << 20, 1} {
@@ -380,7 +394,8 @@ func fill(t *testing.T, tcp *net.TCPConn) {
 	require.NoError(t, tcp.SetWriteDeadline(time.Time{}))
 }
 
-// The listener negotiates the empty frame and does not send it.
+// TestNoAcceptance checks that Dial fails if the listener negotiates this package's protocol and
+// then sends nothing, or something other than the empty frame.
 func TestNoAcceptance(t *testing.T) {
 	config := newAuthority(t).mutual(t, "127.0.0.1")
 	config.NextProtos = []string{uv.Protocol}

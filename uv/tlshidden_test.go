@@ -14,7 +14,8 @@ func (q *testQuota) Charge(n int) bool { q.Add(n); return true }
 func (q *testQuota) Add(n int)         { q.used += n }
 func (q *testQuota) Release(n int)     { q.used -= n }
 
-// Bytes of TLS that contain no data may be kept by crypto/tls, and are charged until data arrives.
+// TestUndecryptedBytesAreCharged checks that bytes that were read from the socket are charged to
+// the quota until a read returns decrypted data.
 func TestUndecryptedBytesAreCharged(t *testing.T) {
 	q := &testQuota{}
 	s := &socket{src: bytes.NewReader(append([]byte{byte(handshakeRecord), 3}, make([]byte, 40_000)...)), quota: q}

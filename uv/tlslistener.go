@@ -50,8 +50,9 @@ func newTLSListener(tcp *net.TCPListener, r *roles, spin time.Duration) *tlsList
 	return l
 }
 
-// acceptLoop is the goroutine that accepts connections from the kernel and starts their handshakes,
-// until the listener is closed. Errors of accepting are returned by Accept.
+// acceptLoop accepts connections from the kernel and starts a goroutine for the handshake of each,
+// until the listener is closed. It pauses while 128 connections are in a handshake or wait for
+// Accept. It passes an error of accept(2) to a call of Accept before it goes on.
 func (l *tlsListener) acceptLoop() {
 	for {
 		select {
@@ -73,9 +74,11 @@ func (l *tlsListener) acceptLoop() {
 	}
 }
 
-// handshake performs the server's handshake on tcp, which it owns, for at most handshakeTimeout,
-// and queues the connection for Accept. A connection whose handshake failed is queued too: its
-// calls return the reason.
+// handshake performs the server's TLS handshake on tcp, for at most the handshake timeout of
+// l.roles, and queues the connection, which owns tcp, for Accept. If the client uses this package,
+// handshake sends it an empty frame, which means that its certificate was accepted. A connection
+// whose handshake failed is queued too; its calls return the reason. The caller has taken a slot of
+// l, so that queueing does not block.
 func (l *tlsListener) handshake(tcp *net.TCPConn) {
 	s := &socket{TCPConn: tcp, src: tcp}
 	c := newTLSConn(s, tls.Server(s, l.roles.server), l.spin)
@@ -121,8 +124,10 @@ func (l *tlsListener) Accept(ctx context.Context) (transport.Conn, error) {
 	}
 }
 
-// Close implements transport.Listener. It waits for the goroutines of the listener, and closes the
-// connections that were not accepted.
+// Close stops listening. Blocked calls of Accept return ErrClosed. Close aborts the handshakes in
+// progress, waits until the goroutines of the listener have ended, and closes the connections that
+// were not accepted. Accepted connections stay open. It returns nil, and does nothing when called
+// again.
 func (l *tlsListener) Close() error {
 	l.stopping.Do(func() {
 		l.shut()

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
+	"sync"
 	"syscall"
 	"time"
 
@@ -13,8 +15,8 @@ import (
 
 var (
 	errCutOff = fmt.Errorf("the connection ended without the close_notify of TLS: %w", io.ErrUnexpectedEOF)
-	errNotTLS = fmt.Errorf("%w: the peer does not speak TLS (a plain connection to a TLS listener, or the reverse?)", ErrTLSMismatch)
-	errNoTLS  = fmt.Errorf("%w: the peer ended the connection without any TLS record (a plain listener, or one that is closing?)", ErrTLSMismatch)
+	errNotTLS = fmt.Errorf("%w: what the peer sends is not TLS", ErrTLSMismatch)
+	errNoTLS  = fmt.Errorf("%w: the peer ended the connection without a TLS record, as a plain listener does, or one that is closing", ErrTLSMismatch)
 )
 
 // socket is the TCP connection that crypto/tls uses. It distinguishes what crypto/tls does not: the
@@ -30,6 +32,12 @@ type socket struct {
 	// the beginning of a handshake message that crypto/tls keeps until it is complete.
 	quota  transport.Quota
 	hidden int
+
+	// keepsRest makes a Write that a deadline interrupts succeed: rest keeps the bytes that the
+	// TCP connection did not accept. crypto/tls would fail for good after the error.
+	keepsRest bool
+	writing   sync.Mutex // guards rest
+	rest      []byte
 }
 
 func (s *socket) Read(p []byte) (n int, err error) {
@@ -57,6 +65,45 @@ func (s *socket) Read(p []byte) (n int, err error) {
 		return n, errCutOff // not io.ErrUnexpectedEOF, which crypto/tls may turn into io.EOF
 	}
 	return n, err
+}
+
+// Write writes p, a record, after the bytes that earlier calls have kept. If keepsRest is set and the
+// write deadline passes, it keeps the bytes that were not written, for sendRest, and returns len(p)
+// and nil. Otherwise the error is that of the TCP connection.
+func (s *socket) Write(p []byte) (n int, err error) {
+	if !s.keepsRest {
+		return s.TCPConn.Write(p)
+	}
+	s.writing.Lock()
+	defer s.writing.Unlock()
+	if err = s.sendRestLocked(); err == nil {
+		n, err = s.TCPConn.Write(p)
+	}
+	if !errors.Is(err, os.ErrDeadlineExceeded) {
+		return n, err
+	}
+	s.rest = append(s.rest, p[n:]...)
+	return len(p), nil
+}
+
+// sendRest writes the bytes that Write has kept. The error is that of the TCP connection; the bytes
+// that were not written are still kept then.
+func (s *socket) sendRest() error {
+	s.writing.Lock()
+	defer s.writing.Unlock()
+	return s.sendRestLocked()
+}
+
+// sendRestLocked does what sendRest does. The caller holds s.writing.
+func (s *socket) sendRestLocked() error {
+	if len(s.rest) == 0 {
+		return nil
+	}
+	n, err := s.TCPConn.Write(s.rest)
+	if s.rest = s.rest[n:]; len(s.rest) == 0 {
+		s.rest = nil
+	}
+	return err
 }
 
 // recordStart checks the first bytes of a TLS connection: a type and a version.
@@ -100,10 +147,10 @@ const (
 	theirs = "remote error"
 )
 
-// alertBy returns ours if err, an error of crypto/tls, is about an alert that this end has sent,
-// theirs if it is about one that the peer has sent, and otherwise another text. If a read fails
-// although the socket has not failed and the peer has sent no alert, the peer's bytes are invalid.
-// This end sends an alert about them, so a later write fails with ours.
+// alertBy returns which end has sent the TLS alert that err, an error of crypto/tls, is about: ours
+// ("local error") if this end has sent it, theirs ("remote error") if the peer has. If err is not
+// about an alert it returns another text, possibly empty. This end sends an alert when the peer's
+// bytes are invalid; its later writes then fail with ours.
 func alertBy(err error) string {
 	if alert, ok := errors.AsType[*net.OpError](err); ok {
 		return alert.Op

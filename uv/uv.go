@@ -93,10 +93,11 @@ type Transport struct {
 // Option sets a property of the Transport that New returns.
 type Option func(*Transport)
 
-// WithKeepAlive sets when an idle connection counts as dead: after Idle without traffic the kernel
-// sends a probe every Interval, and gives up after Count unanswered ones. Durations are rounded up
-// to seconds. Zero values mean Go's defaults of 15 s, 15 s and 9. Without Enable a dead idle peer
-// is never detected. The default is 15 s, 5 s and 3.
+// WithKeepAlive sets the TCP keepalive of connections, by which the kernel detects that an idle
+// peer is dead. After c.Idle without traffic the kernel sends a probe every c.Interval, and fails
+// the connection after c.Count unanswered probes. Durations are rounded up to seconds. Zero values
+// mean Go's defaults of 15 s, 15 s and 9. If c.Enable is false, a dead idle peer is never detected.
+// Without this option the values are 15 s, 5 s and 3.
 //
 // The setting concerns this end only; all peers answer probes.
 func WithKeepAlive(c net.KeepAliveConfig) Option {
@@ -104,8 +105,8 @@ func WithKeepAlive(c net.KeepAliveConfig) Option {
 }
 
 // WithUserTimeout sets how long sent bytes may stay unacknowledged before the connection fails with
-// ETIMEDOUT. d counts in whole milliseconds, at least one. With 0, the default, and on systems
-// other than Linux, the kernel decides.
+// ETIMEDOUT. d is rounded down to milliseconds, but a positive d to at least one. If d is 0 or
+// negative, without this option, and on systems other than Linux, the kernel decides.
 //
 // In Linux this has two other effects. It overrides the Count of keepalive. And a peer that is
 // alive but has not read for that long, so that its window is closed, counts as dead: the timeout
@@ -114,20 +115,22 @@ func WithUserTimeout(d time.Duration) Option {
 	return func(t *Transport) { t.userTimeout = d }
 }
 
-// WithResolver sets the resolver of host names; the default is net.DefaultResolver.
+// WithResolver sets the resolver of host names for Listen and Dial. Without it, or if r is nil, the
+// transport uses net.DefaultResolver.
 func WithResolver(r *net.Resolver) Option {
 	return func(t *Transport) { t.resolver = r }
 }
 
-// WithSpin sets how long the reader of a session polls for a message before it blocks; the default
-// is 200 µs, and 0 disables polling. Polling costs processor time and saves each end some 20 µs of
-// waking up if replies come soon; if they do not, polling stops. Other connections never poll, and
-// on systems other than Linux none does.
+// WithSpin sets how long the goroutine that reads for a session polls for a message before it
+// blocks. The default is 200 µs; 0 disables polling. Polling costs processor time, and saves each
+// end about 20 µs of waking up if replies come soon. The reader stops polling while replies do not
+// come soon. Connections that are not sessions never poll, and on systems other than Linux no
+// connection does.
 func WithSpin(d time.Duration) Option {
 	return func(t *Transport) { t.spin = d }
 }
 
-// New returns a transport over TCP with these options. It opens no sockets.
+// New returns a transport over TCP with the options opts. It opens no sockets.
 func New(opts ...Option) *Transport {
 	t := &Transport{
 		resolver: net.DefaultResolver,
@@ -145,12 +148,23 @@ func New(opts ...Option) *Transport {
 	return t
 }
 
-// WithAckTimeout implements [transport.AckTimeouter]: it returns a copy of t with the timeout of
-// [WithUserTimeout]. t does not change.
+// WithAckTimeout returns a copy of t whose connections fail once bytes that they have sent have
+// been unacknowledged for d, see [WithUserTimeout]. t does not change. It implements
+// [transport.AckTimeouter].
 func (t *Transport) WithAckTimeout(d time.Duration) transport.Transport {
 	bounded := *t
 	bounded.userTimeout = d
 	return &bounded
+}
+
+// With returns a copy of t to which options are applied as by [New]; t does not change. An option
+// replaces what t has of the same kind.
+func (t *Transport) With(options ...Option) *Transport {
+	changed := *t
+	for _, o := range options {
+		o(&changed)
+	}
+	return &changed
 }
 
 // viable opens a listener on the loopback interface of either family.
@@ -162,25 +176,26 @@ var viable = probe.Once("uv", func() error {
 	return err
 })
 
-// Viable returns nil if this process can open TCP sockets, and otherwise the reason, which matches
-// [transport.ErrNotSupported]. It tries once for all transports of the process.
+// Viable returns nil if this process can open a TCP listener on the loopback interface, and
+// otherwise an error with the reason, which matches [transport.ErrNotSupported]. It tries once for
+// the whole process and returns the same result afterwards.
 func (t *Transport) Viable() error { return viable() }
 
-// DomainDescriptor returns "uv:*": any process can be reached by TCP.
+// DomainDescriptor returns "uv:*", which means that any process can be reached by TCP.
 func (t *Transport) DomainDescriptor() string { return descriptor }
 
-// CanCommunicate reports whether remote, the peer's domain descriptor, is that of TCP.
+// CanCommunicate reports whether remote, the peer's domain descriptor, is "uv:*", that of TCP.
 func (t *Transport) CanCommunicate(remote string) bool { return remote == descriptor }
 
-// Dial connects to addr, see [ParseAddr]. All addresses of a host name are tried, in the order and
-// with the delays of package net. ctx bounds the call only. The error is an *AddrError or a
-// *DialError.
+// Dial connects to addr, which has one of the forms of [ParseAddr] with a host and a port. It tries all
+// addresses of a host name, in the order and with the delays of package net. ctx bounds the call
+// only, not the lifetime of the connection. The error is an *AddrError or a *DialError.
 //
-// With TLS the handshake is part of the call. If the listener is of this package, Dial returns only
-// after the listener has accepted this end's certificate. The peer must prove the ServerName of the
-// client configuration, which by default is the host in addr. A name after a # in addr, as in
-// "192.0.2.1:7000#node17", takes precedence over both. The further connections of a pipe are
-// checked by such a name, see [Transport.Reach].
+// With TLS, Dial also performs the handshake. If the listener is of this package, Dial returns only
+// after the listener has accepted this end's certificate. The peer must prove a name: the text
+// after a "#" in addr, as in "192.0.2.1:7000#node17", or without one the ServerName of the client
+// configuration or, if that is empty, the host in addr. A pipe uses the "#" for its further
+// connections, see [Transport.Reach].
 func (t *Transport) Dial(ctx context.Context, addr string) (transport.Conn, error) {
 	var name string
 	if t.tls != nil {
@@ -192,6 +207,9 @@ func (t *Transport) Dial(ctx context.Context, addr string) (transport.Conn, erro
 	}
 	if a.Host == "" {
 		return nil, &AddrError{Addr: addr, Reason: "no host to dial"}
+	}
+	if a.Port == 0 {
+		return nil, &AddrError{Addr: addr, Reason: "no port to dial"}
 	}
 	c, err := t.dial(ctx, a, name)
 	if err != nil {
@@ -222,9 +240,9 @@ func (t *Transport) dial(ctx context.Context, a Addr, name string) (transport.Co
 	return dialTLS(ctx, tcp, t.tls.clientConfig(a.Host, name), t.spin)
 }
 
-// withinMachine reports whether the two ends of a connection are on one machine, by their
-// addresses: they are equal, or both are loopback addresses. It returns false for nil, the address
-// of a socket that is no longer connected.
+// withinMachine reports whether the two ends of a TCP connection are on one machine, to judge by
+// their addresses: both are loopback addresses, or their IP addresses are equal. It returns false
+// if either is nil, as for a socket that is no longer connected, or no *net.TCPAddr.
 func withinMachine(local, remote net.Addr) bool {
 	a, ok := local.(*net.TCPAddr)
 	b, same := remote.(*net.TCPAddr)

@@ -18,9 +18,9 @@ const (
 	opGe
 )
 
-// arithmetic sets each element of out to the sum, difference, product or quotient, as op selects, of
-// the elements of x and y, which must be at least as long as out. It must not be called to divide
-// integers, which panics for a divisor of zero.
+// arithmetic sets each element of out to the sum, difference, product or quotient (as op selects)
+// of the elements of x and y with the same index. x and y must be at least as long as out. op must
+// not be opDiv if T is an integer type: a divisor of zero would panic.
 func arithmetic[T number](op opcode, out, x, y []T) {
 	x, y = x[:len(out)], y[:len(out)]
 	switch op {
@@ -43,9 +43,10 @@ func arithmetic[T number](op opcode, out, x, y []T) {
 	}
 }
 
-// arith returns op of x and y with broadcasting, as a new tensor. Both must have the same dtype, one
-// that computeType returns, and op must be arithmetic; integers must not be divided. The error is a
-// *SizeError, a *LimitError or one of package tensor.
+// arith applies op, which must be opAdd, opSub, opMul or opDiv, to the elements of x and y,
+// broadcast to one shape, and returns the results in a new tensor. x and y must have the same
+// dtype, one that computeType returns; with opDiv it must not be an integer dtype. The error is a
+// *SizeError if the shapes cannot be broadcast, a *LimitError, or an error of package tensor.
 func (c *call) arith(op opcode, x, y *tensor.Tensor) (*tensor.Tensor, error) {
 	switch x.DType() {
 	case tensor.U8:
@@ -69,8 +70,10 @@ func (c *call) arith(op opcode, x, y *tensor.Tensor) (*tensor.Tensor, error) {
 	}
 }
 
-// binary returns op of x and y, tensors or numbers, at least one of them a tensor. It casts both to
-// dtype d, which is also the dtype of the result. op must be arithmetic. The error is that of arith.
+// binary casts x and y to dtype d, applies op to their elements as arith does, and returns the
+// results in a new tensor of dtype d. x and y are tensors or numbers, at least one of them a
+// tensor. op must be opAdd, opSub, opMul or opDiv; for opDiv, d must not be an integer dtype. The
+// errors are those of arith.
 func (c *call) binary(op opcode, x, y Value, d tensor.DType) (*tensor.Tensor, error) {
 	a, err := c.operand(x, d)
 	if err != nil {
@@ -87,8 +90,12 @@ func (c *call) binary(op opcode, x, y Value, d tensor.DType) (*tensor.Tensor, er
 	return c.cast(out, d)
 }
 
-// addition returns a kernel for self + alpha*other (opAdd) or self - alpha*other (opSub), of dense or
-// sparse tensors.
+// addition returns the kernel that computes self+alpha*other if op is opAdd, or self-alpha*other if
+// op is opSub. self, other and alpha are arguments 0 to 2. self and other may be dense or sparse,
+// but a sparse self needs a sparse other. The result of the kernel is a new tensor, dense or sparse
+// like self. Its error is a *ValueError if op is opSub and self or other has bools, if alpha does
+// not fit the dtype of the result, or if sparse arguments do not fit; otherwise it is an error of
+// binary or addSparse.
 func addition(op opcode) kernel {
 	return func(c *call) (Value, error) {
 		x, y, alpha := c.args[0], c.args[1], c.args[2]
@@ -115,7 +122,7 @@ func addition(op opcode) kernel {
 	}
 }
 
-// isBool reports whether v is a bool, or a tensor of bools.
+// isBool reports whether v is a bool, or a dense or sparse tensor of bools.
 func isBool(v Value) bool {
 	switch v := v.(type) {
 	case *tensor.Tensor:
@@ -127,7 +134,9 @@ func isBool(v Value) bool {
 	return ok
 }
 
-// checkAlpha returns a *ValueError unless alpha, a number, is allowed for a result of dtype d.
+// checkAlpha returns nil if the number alpha is allowed as a factor for a result of dtype d. It
+// returns a *ValueError if alpha is a float64 and d is neither floating point nor complex, or if
+// alpha is a bool and d is not Bool.
 func checkAlpha(alpha Value, d tensor.DType) error {
 	switch alpha.(type) {
 	case float64:
@@ -142,9 +151,9 @@ func checkAlpha(alpha Value, d tensor.DType) error {
 	return nil
 }
 
-// factor returns the number by which addition or subtraction multiplies the second argument: alpha, or
-// -alpha if op is opSub. A bool is returned unchanged, since subtraction of bools has been rejected
-// before.
+// factor returns the number by which addition (opAdd) or subtraction (any other op) multiplies its
+// second argument: alpha for opAdd, otherwise -alpha. A bool is returned unchanged, since addition
+// rejects bools for opSub before it calls factor.
 func factor(op opcode, alpha Value) Value {
 	if op == opAdd {
 		return alpha
@@ -158,8 +167,9 @@ func factor(op opcode, alpha Value) Value {
 	return alpha // subtraction of bools has been rejected before
 }
 
-// scale returns v, a tensor or a number, multiplied by factor. The result has the dtype computeType(d);
-// the caller casts it to d if needed.
+// scale returns a new tensor with v, a tensor or a number, multiplied by the number factor. It
+// casts v to d first. The result has the dtype computeType(d), which the caller must cast to d if
+// that differs. The error is a *LimitError or an error of package tensor.
 func (c *call) scale(v, factor Value, d tensor.DType) (*tensor.Tensor, error) {
 	x, err := c.operand(v, d)
 	if err != nil {
@@ -172,17 +182,22 @@ func (c *call) scale(v, factor Value, d tensor.DType) (*tensor.Tensor, error) {
 	return c.arith(opMul, x, y)
 }
 
-// multiply is the kernel of mul: the product of two arguments.
+// multiply is the kernel of aten::mul: it returns a new tensor with the products of the elements of
+// arguments 0 and 1, tensors or numbers, with broadcasting. The errors are those of binary.
 func multiply(c *call) (*tensor.Tensor, error) {
 	return c.binary(opMul, c.args[0], c.args[1], resultType(c.args[0], c.args[1]))
 }
 
-// divide is the kernel of div: the quotient of two arguments, which for integers is a float.
+// divide is the kernel of aten::div: it returns a new tensor with the quotients of the elements of
+// arguments 0 and 1, tensors or numbers, with broadcasting. Quotients of integers and bools are
+// F32. The errors are those of binary.
 func divide(c *call) (*tensor.Tensor, error) {
 	return c.binary(opDiv, c.args[0], c.args[1], floatType(resultType(c.args[0], c.args[1])))
 }
 
-// comparison returns a kernel that compares two arguments by op and returns a tensor of bools.
+// comparison returns the kernel that compares the elements of arguments 0 and 1, tensors or
+// numbers, by op, one of opEq to opGe, with broadcasting. The kernel casts both to the dtype to
+// which they are promoted, and returns a new tensor of bools. Its errors are those of compare.
 func comparison(op opcode) kernel {
 	return dense(func(c *call) (*tensor.Tensor, error) {
 		d := resultType(c.args[0], c.args[1])
@@ -198,10 +213,10 @@ func comparison(op opcode) kernel {
 	})
 }
 
-// compare returns a tensor of bools with the results of the comparison op of the elements of x and y,
-// with broadcasting. Both must have the same dtype, one that computeType returns. The error is a
-// *SizeError, a *LimitError or one of package tensor, or a *ValueError if complex numbers would be
-// ordered.
+// compare compares the elements of x and y by op, one of opEq to opGe, with broadcasting, and
+// returns a new tensor of bools. x and y must have the same dtype, one that computeType returns.
+// The error is a *SizeError if the shapes cannot be broadcast, a *ValueError if x and y are complex
+// and op is neither opEq nor opNe, a *LimitError, or an error of package tensor.
 func (c *call) compare(op opcode, x, y *tensor.Tensor) (*tensor.Tensor, error) {
 	switch x.DType() {
 	case tensor.U8:
@@ -228,8 +243,9 @@ func (c *call) compare(op opcode, x, y *tensor.Tensor) (*tensor.Tensor, error) {
 	return combineTensors(c, op, x, y, equality[complex128])
 }
 
-// equality sets each element of out to x == y, or to x != y unless op is opEq. x and y must be at least
-// as long as out.
+// equality sets each element of out to whether the elements of x and y with the same index are
+// equal if op is opEq, or whether they differ for any other op. x and y must be at least as long as
+// out.
 func equality[T number](op opcode, out []bool, x, y []T) {
 	if op == opEq {
 		for i := range out {
@@ -242,8 +258,8 @@ func equality[T number](op opcode, out []bool, x, y []T) {
 	}
 }
 
-// ordered sets each element of out to the result of the comparison op of the elements of x and y, which
-// must be at least as long as out.
+// ordered sets each element of out to the result of the comparison op, one of opEq to opGe, of the
+// elements of x and y with the same index. x and y must be at least as long as out.
 func ordered[T realNum](op opcode, out []bool, x, y []T) {
 	switch op {
 	case opGt:

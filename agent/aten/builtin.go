@@ -7,10 +7,12 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/tensor"
 )
 
-// Default returns a new table of the operators of this package, with default limits.
+// Default returns a new table with the operators of this package, with the default limits. The
+// table is independent of those returned before.
 func Default() *Table { return Builtin(Limits{}) }
 
-// Builtin returns a new table of the operators of this package, whose calls are bounded by limits.
+// Builtin returns a new table with the operators of this package. limits bounds each call of such
+// an operator; the zero Limits stands for the defaults.
 func Builtin(limits Limits) *Table {
 	t := &Table{}
 	for _, group := range [][]builtin{pointwiseOps, compareOps, reductionOps, matrixOps} {
@@ -22,8 +24,9 @@ func Builtin(limits Limits) *Table {
 	return t
 }
 
-// add registers a group of operators of this package. short is Operator.Short of all of them. It panics
-// if a schema is invalid; a test checks that no name occurs twice.
+// add registers the operators of group in t, with "aten::" before each name. limits bounds their
+// calls, and short becomes the field Short of all of them. add panics if a schema is invalid. It
+// skips an operator whose name t has already; a test checks that there is none.
 func (t *Table) add(limits Limits, group []builtin, short bool) {
 	for _, b := range group {
 		schema := MustParse("aten::" + b.schema)

@@ -15,11 +15,12 @@ import (
 type Limits struct {
 	// TensorBytes bounds the bytes of each tensor that a call creates, intermediate results
 	// and the views that expand returns included; default 1 GiB. A call holds at most a few
-	// such tensors at a time.
+	// such tensors at a time. It does not bound the coalesced form of a sparse argument, which
+	// is no larger than the argument.
 	TensorBytes int
 }
 
-// tensorBytes returns TensorBytes or its default.
+// tensorBytes returns l.TensorBytes, or the default of 1 GiB if that is not positive.
 func (l Limits) tensorBytes() int {
 	if l.TensorBytes > 0 {
 		return l.TensorBytes
@@ -27,7 +28,8 @@ func (l Limits) tensorBytes() int {
 	return 1 << 30
 }
 
-// call is one call of a built-in operator. args have the types of its schema, with defaults filled in.
+// call is one call of a built-in operator. args have the types of its schema, with defaults filled
+// in.
 type call struct {
 	ctx    context.Context
 	limits Limits
@@ -35,15 +37,16 @@ type call struct {
 	one    [1]Value // memory for a single result
 }
 
-// kernel computes a built-in operator from the arguments of the call, which it must not modify. A
-// kernel with several results returns them as a value of type results.
+// kernel computes a built-in operator from the arguments of the call. It may overwrite the slice
+// c.args, but must not modify the tensors and lists in it. A kernel with several results returns
+// them as a value of type results.
 type kernel func(*call) (Value, error)
 
 type results []Value
 
-// bind returns a Kernel that runs the built-in kernel k. The errors of the Kernel are *KernelError with
-// the given name of the operator. Unless takesSparse is set it rejects sparse tensors among the
-// arguments.
+// bind returns a Kernel that runs the built-in kernel k under limits and returns its results in a
+// new slice. If takesSparse is false, the Kernel rejects a sparse tensor among its arguments. Each
+// error of the Kernel is a *KernelError with the operator's name.
 func bind(name string, limits Limits, k kernel, takesSparse bool) Kernel {
 	return func(ctx context.Context, args []Value) ([]Value, error) {
 		c := &call{ctx: ctx, limits: limits, args: args}
@@ -65,12 +68,14 @@ func bind(name string, limits Limits, k kernel, takesSparse bool) Kernel {
 	}
 }
 
-// dense returns a kernel that calls f, for an operator whose only result is a dense tensor.
+// dense returns a kernel that calls f, for an operator whose only result is a dense tensor. The
+// kernel returns the tensor and the error of f, but no tensor if there is an error.
 func dense(f func(*call) (*tensor.Tensor, error)) kernel {
 	return func(c *call) (Value, error) { return value(f(c)) }
 }
 
-// value returns t, a result of a kernel, as a Value. If err is not nil it returns a nil Value and err.
+// value returns t itself as a Value, and nil. If err is not nil, it returns a nil Value, not one
+// that holds the pointer t, and err.
 func value[T tensor.Tensor | tensor.Sparse](t *T, err error) (Value, error) {
 	if err != nil {
 		return nil, err
@@ -85,7 +90,8 @@ func (c *call) bool(i int) bool                { return c.args[i].(bool) }
 func (c *call) float(i int) float64            { return c.args[i].(float64) }
 func (c *call) given(i int) bool               { return c.args[i] != nil }
 
-// ints returns argument i, a list of ints, as a new slice; an empty one if the argument is nil.
+// ints returns argument i of the call, a list of ints, as a new slice. The slice is empty, not nil,
+// if the argument is nil.
 func (c *call) ints(i int) []int {
 	list, _ := c.args[i].([]int64)
 	out := make([]int, len(list))
@@ -95,11 +101,14 @@ func (c *call) ints(i int) []int {
 	return out
 }
 
-// dim returns argument i, an int, as a dimension of a tensor of the given rank, from 0 on. A negative
-// argument counts from the end; a scalar counts as having one dimension. The error is a *ValueError.
+// dim returns argument i of the call, an int, as the index from 0 of a dimension of a tensor of the
+// given rank. A negative argument counts from the last dimension; a tensor of rank 0 counts as
+// having one dimension. If there is no such dimension, the error is a *ValueError.
 func (c *call) dim(i, rank int) (int, error) { return wrapDim(c.int(i), rank) }
 
-// wrapDim returns dim as a dimension of a tensor of the given rank, like call.dim.
+// wrapDim returns dim as the index from 0 of a dimension of a tensor of the given rank. A negative
+// dim counts from the last dimension; a tensor of rank 0 counts as having one dimension. If there
+// is no such dimension, the error is a *ValueError.
 func wrapDim(dim, rank int) (int, error) {
 	n := max(rank, 1)
 	if dim < -n || dim >= n {
@@ -111,8 +120,9 @@ func wrapDim(dim, rank int) (int, error) {
 	return dim, nil
 }
 
-// checkSize returns a *LimitError if a tensor of this dtype and shape exceeds the limit of the call, or
-// the error of tensor.ByteSize.
+// checkSize returns nil if a contiguous tensor of this dtype and shape is within the limit of the
+// call, a *LimitError if it is larger, and the error of tensor.ByteSize if dtype or shape is
+// invalid.
 func (c *call) checkSize(dtype tensor.DType, shape []int) error {
 	size, err := tensor.ByteSize(dtype, shape)
 	if err != nil {
@@ -124,7 +134,7 @@ func (c *call) checkSize(dtype tensor.DType, shape []int) error {
 	return nil
 }
 
-// zeros returns a new tensor of zeros. The error is that of checkSize.
+// zeros returns a new contiguous tensor of zeros on the Go heap. The errors are those of checkSize.
 func (c *call) zeros(dtype tensor.DType, shape ...int) (*tensor.Tensor, error) {
 	if err := c.checkSize(dtype, shape); err != nil {
 		return nil, err
@@ -132,8 +142,9 @@ func (c *call) zeros(dtype tensor.DType, shape ...int) (*tensor.Tensor, error) {
 	return tensor.Zeros(dtype, shape...)
 }
 
-// clone returns a contiguous copy of t on the Go heap. The error is a *LimitError, also for a view
-// whose copy would be larger than its own memory, or one of package tensor.
+// clone returns a contiguous copy of t on the Go heap. The error is a *LimitError if the copy,
+// which may need more memory than t if t is an expanded view, exceeds the limit of the call;
+// otherwise it is an error of package tensor.
 func (c *call) clone(t *tensor.Tensor) (*tensor.Tensor, error) {
 	if err := c.checkSize(t.DType(), t.Shape()); err != nil {
 		return nil, err
@@ -141,7 +152,8 @@ func (c *call) clone(t *tensor.Tensor) (*tensor.Tensor, error) {
 	return t.Clone()
 }
 
-// contiguous returns t, or a contiguous copy if t is not contiguous. The error is that of clone.
+// contiguous returns t itself if it is contiguous, and otherwise a contiguous copy on the Go heap.
+// The errors are those of clone.
 func (c *call) contiguous(t *tensor.Tensor) (*tensor.Tensor, error) {
 	if t.IsContiguous() {
 		return t, nil
@@ -159,8 +171,9 @@ func (c *call) contiguous(t *tensor.Tensor) (*tensor.Tensor, error) {
 // application for arguments of type Tensor, see [Operator].
 type Value = any
 
-// normalize returns v in the form that kernels get: int, float32 and []int are converted, and nil
-// tensor pointers become nil. Other values are returned unchanged.
+// normalize returns v in the form that kernels get: an int as int64, a float32 as float64, an []int
+// as a new []int64, and a nil *tensor.Tensor or *tensor.Sparse as nil. Other values, slices
+// included, are returned themselves.
 func normalize(v Value) Value {
 	switch v := v.(type) {
 	case int:
@@ -185,11 +198,11 @@ func normalize(v Value) Value {
 	return v
 }
 
-// toInt returns n, or the nearest int if n is outside the range of int. Such an int is never a valid
-// size or index.
+// toInt returns n as an int, or, where int has 32 bits, the nearest int if n is outside its range.
 func toInt(n int64) int { return int(max(math.MinInt, min(math.MaxInt, n))) }
 
-// describe returns a description of the type and shape of v for error texts.
+// describe returns a short description of v for error texts: its type, and the dtype and shape of a
+// tensor or the length of a list, as in "None", "int[3]" or "Tensor[2]".
 func describe(v Value) string {
 	switch v := normalize(v).(type) {
 	case nil:
@@ -215,7 +228,8 @@ func describe(v Value) string {
 	}
 }
 
-// describeAll returns the descriptions of a list of arguments, of which it shows the first 16.
+// describeAll returns the descriptions of values in parentheses, separated by commas, for error
+// texts. After the first 16 it writes "..." for the others.
 func describeAll(values []Value) string {
 	var words []string
 	for i, v := range values {

@@ -20,7 +20,8 @@ type caller struct {
 
 func (c *caller) call(name string, args ...aten.Value) { c.named(nil, name, args...) }
 
-// fails adds a call whose error must contain PyTorch's text.
+// fails adds to c.calls a call of aten::name with args. If PyTorch fails, the text of the error
+// here must contain PyTorch's.
 func (c *caller) fails(name string, args ...aten.Value) {
 	c.calls = append(c.calls, torchCall{name: "aten::" + name, args: args, exact: true})
 }
@@ -39,8 +40,8 @@ var functions = map[string]bool{
 	"lt.Scalar": true, "le.Scalar": true, "gt.Scalar": true, "ge.Scalar": true, "pow.Tensor_Scalar": true, "full": true,
 }
 
-// nonzeroTensor returns a tensor without zeros: PyTorch's results of dividing complex numbers
-// by zero follow no rule.
+// nonzeroTensor returns a new tensor of random numbers. If d is complex it has no zeros, since
+// PyTorch's results of dividing complex numbers by zero follow no rule.
 func (c *caller) nonzeroTensor(d tensor.DType, shape ...int) *tensor.Tensor {
 	if d < tensor.C64 {
 		return c.x(d, shape...)
@@ -72,7 +73,8 @@ func torchCalls(t *testing.T) []torchCall {
 
 var binaryOps = []string{"add", "sub", "mul", "div", "eq", "ne", "lt", "le", "gt", "ge"}
 
-// pairs adds calls with all pairs of dtypes, with and without dimensions.
+// pairs adds to c.calls the arithmetic and comparisons of two tensors for all pairs of dtypes, with
+// and without dimensions.
 func (c *caller) pairs() {
 	for _, a := range allDTypes {
 		for _, b := range allDTypes {
@@ -94,7 +96,8 @@ func (c *caller) pairs() {
 	}
 }
 
-// scalars adds calls with a tensor and a number.
+// scalars adds to c.calls the arithmetic, comparisons and powers of a tensor and a number, for all
+// dtypes.
 func (c *caller) scalars() {
 	for _, d := range allDTypes {
 		for _, v := range []aten.Value{true, int64(3), int64(-2), 2.5} {
@@ -119,7 +122,8 @@ func (c *caller) scalars() {
 	c.fails("add.Scalar", c.x(tensor.I64, 2), int64(1), 1.5)
 }
 
-// shapes adds calls with shapes that can be broadcast, and with some that cannot.
+// shapes adds to c.calls operations on two tensors whose shapes can be broadcast to one, and on
+// some whose shapes cannot.
 func (c *caller) shapes() {
 	for _, pair := range [][2][]int{
 		{{2, 3}, {2, 3}}, {{2, 1}, {1, 3}}, {{4, 1, 3}, {2, 1}}, {{0, 3}, {1, 3}}, {{1}, {0}}, {{5, 1, 2, 1}, {3, 1, 4}},
@@ -330,8 +334,8 @@ func (c *caller) reductions() {
 	c.softmaxes()
 }
 
-// ordered adds reductions that PyTorch supports for bools only partly, and for complex numbers
-// not at all.
+// ordered adds to c.calls the maxima and minima of x. It adds none if x is complex, which PyTorch
+// does not support, or has bools, which PyTorch supports only partly.
 func (c *caller) ordered(x *tensor.Tensor) {
 	if d := x.DType(); d > tensor.F64 || d == tensor.Bool {
 		return
@@ -399,7 +403,8 @@ func (c *caller) products() {
 	c.call("mv", c.x(d, 2), c.x(d, 2))
 }
 
-// sparseWithDuplicates returns a sparse tensor with two values for one index.
+// sparseWithDuplicates returns a sparse tensor of dtype d with three random values, the first two
+// of them at the same index. values is the shape of each value.
 func (c *caller) sparseWithDuplicates(d tensor.DType, values ...int) *tensor.Sparse {
 	positions := []int64{0, 1, 0, 2, 0, 3}
 	n := len(positions) / 2

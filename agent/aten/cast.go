@@ -22,8 +22,8 @@ type (
 	}
 )
 
-// computeType returns the dtype in which the kernels compute elements of dtype d: U8 for bools, F32 for
-// half precision, otherwise d.
+// computeType returns the dtype in which kernels compute with elements of dtype d: U8 for Bool, F32
+// for F16 and BF16, and d itself for all others.
 func computeType(d tensor.DType) tensor.DType {
 	switch d {
 	case tensor.Bool:
@@ -34,9 +34,10 @@ func computeType(d tensor.DType) tensor.DType {
 	return d
 }
 
-// elements returns the elements of t in row-major order. The slice may be the memory of t, so it must
-// not be modified, and the caller must keep t alive while it uses the slice. T must be the Go type of
-// the dtype of t. The error is a *LimitError or one of package tensor.
+// elements returns the elements of t in row-major order. The slice is the memory of t itself or
+// that of a copy, so the caller must not modify it, and must keep t alive (runtime.KeepAlive) while
+// it uses the slice. T must be the Go type of the dtype of t. The error is a *LimitError if a copy
+// would be too large, or an error of package tensor.
 func elements[T tensor.Element](c *call, t *tensor.Tensor) ([]T, error) {
 	t, err := c.contiguous(t)
 	if err != nil {
@@ -52,8 +53,9 @@ func elements[T tensor.Element](c *call, t *tensor.Tensor) ([]T, error) {
 	return tensor.Data[T](t)
 }
 
-// newTensor returns a new tensor of zeros, and its elements for writing. The caller must keep the
-// tensor alive while it uses them. The error is that of checkSize.
+// newTensor returns a new tensor of zeros with elements of type T, and a slice of its memory
+// through which the caller can set the elements. The slice does not keep the tensor alive; the
+// caller must. The errors are those of checkSize.
 func newTensor[T tensor.Element](c *call, shape ...int) (*tensor.Tensor, []T, error) {
 	t, err := c.zeros(tensor.DTypeOf[T](), shape...)
 	if err != nil {
@@ -63,9 +65,10 @@ func newTensor[T tensor.Element](c *call, shape ...int) (*tensor.Tensor, []T, er
 	return t, data, err
 }
 
-// cast returns a copy of t with elements of dtype d, or t itself if it has that dtype. Fractions are
-// truncated, integers wrap around, and imaginary parts are dropped; as bools, numbers other than 0 are
-// true. The error is a *LimitError or one of package tensor.
+// cast returns t itself if it has dtype d, and otherwise a new tensor with its elements converted
+// to d. To an integer dtype, fractions are dropped and integers wrap around. To Bool, 0 becomes
+// false and any other number true. A complex number loses its imaginary part unless d is complex.
+// The error is a *LimitError or an error of package tensor.
 func (c *call) cast(t *tensor.Tensor, d tensor.DType) (*tensor.Tensor, error) {
 	if t.DType() == d {
 		return t, nil
@@ -104,7 +107,9 @@ func (c *call) cast(t *tensor.Tensor, d tensor.DType) (*tensor.Tensor, error) {
 	}
 }
 
-// castReal returns a new tensor with the elements of t, which may have any dtype, as T.
+// castReal returns a new tensor with the elements of t, which may have any dtype, converted to T:
+// true to 1, false to 0, and a complex number to its real part. The error is a *LimitError or an
+// error of package tensor.
 func castReal[T realNum](c *call, t *tensor.Tensor) (*tensor.Tensor, error) {
 	out, to, err := newTensor[T](c, t.Shape()...)
 	if err != nil {
@@ -144,8 +149,9 @@ func castReal[T realNum](c *call, t *tensor.Tensor) (*tensor.Tensor, error) {
 	return out, err
 }
 
-// convert stores the elements of t, which have type S, in the slice to as elements of type T. The slice
-// must have as many elements as t. The error is that of elements.
+// convert stores element i of t, in row-major order, in to[i], converted from S to T. S must be the
+// Go type of the dtype of t, and len(to) at least the number of elements of t. The errors are those
+// of elements.
 func convert[S, T realNum](c *call, to []T, t *tensor.Tensor) error {
 	from, err := elements[S](c, t)
 	if err != nil {
@@ -157,8 +163,9 @@ func convert[S, T realNum](c *call, to []T, t *tensor.Tensor) error {
 	return nil
 }
 
-// apply stores f of each element of t, which have type S, in the slice to. The slice must have as many
-// elements as t. The error is that of elements.
+// apply calls f for each element of t and stores the result for element i, in row-major order, in
+// to[i]. S must be the Go type of the dtype of t, and len(to) at least the number of elements of t.
+// The errors are those of elements.
 func apply[S tensor.Element, T any](c *call, to []T, t *tensor.Tensor, f func(S) T) error {
 	from, err := elements[S](c, t)
 	if err != nil {
@@ -170,7 +177,9 @@ func apply[S tensor.Element, T any](c *call, to []T, t *tensor.Tensor, f func(S)
 	return nil
 }
 
-// castHalf returns a new tensor with the elements of t as T, rounded from float32 by round.
+// castHalf returns a new tensor with the elements of t, which may have any dtype. It casts them to
+// float32, and has round convert each to the half-precision type T. The error is a *LimitError or
+// an error of package tensor.
 func castHalf[T half](c *call, t *tensor.Tensor, round func(float32) T) (*tensor.Tensor, error) {
 	t, err := c.cast(t, tensor.F32)
 	if err != nil {
@@ -183,7 +192,9 @@ func castHalf[T half](c *call, t *tensor.Tensor, round func(float32) T) (*tensor
 	return out, apply(c, to, t, round)
 }
 
-// castComplex returns a new tensor with the elements of t, which may have any dtype, as T.
+// castComplex returns a new tensor with the elements of t, which may have any dtype, converted to
+// the complex type T. Numbers that are not complex get the imaginary part 0. The error is a
+// *LimitError or an error of package tensor.
 func castComplex[T cmplxNum](c *call, t *tensor.Tensor) (*tensor.Tensor, error) {
 	if !isComplex(t.DType()) {
 		var err error
@@ -206,8 +217,8 @@ func castComplex[T cmplxNum](c *call, t *tensor.Tensor) (*tensor.Tensor, error) 
 	return out, err
 }
 
-// nonzeroMask returns a tensor of bools with the shape of t that are true where the element of t is not
-// zero.
+// nonzeroMask returns a new tensor of bools with the shape of t. An element is true if the element
+// of t is not zero, or is true. The error is a *LimitError or an error of package tensor.
 func (c *call) nonzeroMask(t *tensor.Tensor) (*tensor.Tensor, error) {
 	if d := computeType(t.DType()); d == tensor.F32 {
 		var err error
@@ -246,7 +257,9 @@ func (c *call) nonzeroMask(t *tensor.Tensor) (*tensor.Tensor, error) {
 
 func nonzero[T number](v T) bool { return v != 0 }
 
-// scalar returns a tensor of dtype d without dimensions that holds v, a bool, int64 or float64.
+// scalar returns a new tensor of dtype d without dimensions. Its one element is the number v, a
+// bool, int64 or float64, converted to d as cast does. For a v of another type scalar panics. The
+// errors are those of cast.
 func (c *call) scalar(v Value, d tensor.DType) (*tensor.Tensor, error) {
 	switch v := v.(type) {
 	case bool:
@@ -257,8 +270,9 @@ func (c *call) scalar(v Value, d tensor.DType) (*tensor.Tensor, error) {
 	return c.cast(tensor.Scalar(v.(float64)), d)
 }
 
-// operand returns v, a tensor or a number, as a tensor that is cast to d and then to computeType(d). It
-// may be v itself.
+// operand returns v, a tensor or a number, as a tensor of dtype computeType(d). It casts v to d
+// first, which may round or wrap. If v is a tensor that needs no cast, the result is v itself. The
+// error is a *LimitError or an error of package tensor.
 func (c *call) operand(v Value, d tensor.DType) (*tensor.Tensor, error) {
 	t, ok := v.(*tensor.Tensor)
 	var err error

@@ -7,8 +7,10 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/tensor"
 )
 
-// cat is a kernel that concatenates dense tensors along an existing dimension. Like PyTorch it ignores
-// empty vectors.
+// cat is the kernel of aten::cat: it concatenates the tensors of argument 0, a list, along
+// dimension argument 1, and returns a new tensor. As in PyTorch, vectors without elements count
+// only for the dtype of the result. The error is a *ValueError for an empty list, a tensor of rank
+// 0 or a dimension that does not exist; otherwise it is an error of concat.
 func cat(c *call) (*tensor.Tensor, error) {
 	list := c.tensors(0)
 	if len(list) == 0 {
@@ -33,10 +35,10 @@ func cat(c *call) (*tensor.Tensor, error) {
 	return c.concat(list, parts, dim)
 }
 
-// concat returns the concatenation of parts along dimension dim. parts is not empty. The dtype of the
-// result is that to which all tensors of list are promoted: list has the parts, or the tensors of which
-// they are views, and tensors that are not concatenated but count for the dtype. The error is a
-// *ValueError if the shapes do not match, a *LimitError, or one of package tensor.
+// concat returns a new tensor with the concatenation of parts, at least one tensor, along dimension
+// dim. Its dtype is the one to which the tensors of list are promoted, to which the parts are cast.
+// list has the parts, or tensors of the same dtypes, and may have more tensors. The error is a
+// *ValueError if the shapes do not match, a *LimitError, or an error of package tensor.
 func (c *call) concat(list, parts []*tensor.Tensor, dim int) (*tensor.Tensor, error) {
 	shape, err := concatShape(parts, dim)
 	if err != nil {
@@ -69,8 +71,9 @@ func (c *call) concat(list, parts []*tensor.Tensor, dim int) (*tensor.Tensor, er
 	return out, nil
 }
 
-// concatShape returns the shape of the concatenation of parts along dimension dim. The error is a
-// *ValueError if their shapes differ in another dimension or the sum overflows.
+// concatShape returns the shape, a new slice, of the concatenation of parts, at least one tensor,
+// along dimension dim. The error is a *ValueError if the ranks differ, if the sizes differ in
+// another dimension than dim, or if the sum of the sizes in dim overflows.
 func concatShape(parts []*tensor.Tensor, dim int) ([]int, error) {
 	shape := slices.Clone(parts[0].Shape())
 	total := 0
@@ -92,7 +95,10 @@ func concatShape(parts []*tensor.Tensor, dim int) ([]int, error) {
 	return shape, nil
 }
 
-// stack is a kernel that concatenates tensors of one shape along a new dimension.
+// stack is the kernel of aten::stack: it concatenates the tensors of argument 0, a list of tensors
+// of one shape, along a new dimension at position argument 1, and returns a new tensor. The error
+// is a *ValueError for an empty list, different shapes or an invalid position; otherwise it is an
+// error of concat or of package tensor.
 func stack(c *call) (*tensor.Tensor, error) {
 	list := c.tensors(0)
 	if len(list) == 0 {
@@ -118,8 +124,11 @@ func stack(c *call) (*tensor.Tensor, error) {
 // viewBytes is the approximate memory of a view.
 const viewBytes = 256
 
-// split is a kernel that returns views of a tensor: pieces of the given size along a dimension, the
-// last of which may be smaller. The error is a *ValueError, or a *LimitError for too many views.
+// split is the kernel of aten::split. It divides argument 0, a tensor, along dimension argument 2
+// into pieces of size argument 1; the last piece may be smaller. It returns the pieces as a
+// []*tensor.Tensor of views, which share the memory of the tensor; a tensor of size 0 in that
+// dimension is the only element itself. The error is a *ValueError for a tensor of rank 0 or an
+// invalid size or dimension, or a *LimitError for too many views.
 func split(c *call) (Value, error) {
 	x, size := c.tensor(0), c.int(1)
 	if x.Rank() == 0 {

@@ -7,10 +7,11 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/tensor"
 )
 
-// options checks the arguments dtype, layout, device and pin_memory of a function that creates a
-// tensor. The first of them is argument i. It returns the given dtype, or the value of the parameter
-// otherwise if none is given. The error is a *ValueError for anything but strided, unpinned memory on
-// the cpu, or that of call.dtype.
+// options checks arguments i to i+3 of a function that creates a tensor: dtype, layout, device and
+// pin_memory, each nil if it is not given. It returns the dtype in argument i, or, if that is nil,
+// the value of the parameter otherwise. The error is a *ValueError if a layout other than strided,
+// a device other than the cpu, or pinned memory is requested, and that of call.dtype for an unknown
+// dtype.
 func (c *call) options(i int, otherwise tensor.DType) (tensor.DType, error) {
 	if layout := c.args[i+1]; layout != nil && layout != int64(0) {
 		return 0, valueErrorf("only the strided layout can be created")
@@ -24,8 +25,11 @@ func (c *call) options(i int, otherwise tensor.DType) (tensor.DType, error) {
 	return c.dtype(i, otherwise)
 }
 
-// constant returns a kernel that creates a tensor with all elements equal to v, or to argument 1 if v is
-// nil. Argument 0 is its shape, or a tensor whose shape and dtype it takes over.
+// constant returns a kernel that creates a new tensor in which each element is the number v, or
+// argument 1 if v is nil. Argument 0 is the shape, or a tensor that has the shape and the default
+// dtype. With a shape, the default dtype is F32, or, if v is nil, that of argument 1: Bool, I64 or
+// F32. The next arguments are dtype, layout, device and pin_memory. The errors are those of options
+// and filled.
 func constant(v Value) kernel {
 	return dense(func(c *call) (*tensor.Tensor, error) {
 		v, d, options := v, tensor.F32, 1
@@ -47,8 +51,9 @@ func constant(v Value) kernel {
 	})
 }
 
-// filled returns a new tensor of dtype d with all elements equal to the number v. The error is a
-// *ValueError if v is not in the range of d, a *LimitError, or one of package tensor.
+// filled returns a new tensor of dtype d and the given shape in which each element is the number v.
+// The error is a *ValueError if d is an integer dtype and v is outside its range, a *LimitError, or
+// an error of package tensor.
 func (c *call) filled(v Value, d tensor.DType, shape []int) (*tensor.Tensor, error) {
 	one, err := c.scalar(v, d)
 	if err != nil {
@@ -67,8 +72,9 @@ func (c *call) filled(v Value, d tensor.DType, shape []int) (*tensor.Tensor, err
 	return all.Clone()
 }
 
-// fits reports whether the number v, with its fraction dropped, is in the range of d. Any number fits a
-// dtype that is not an integer.
+// fits reports whether the number v, with its fraction dropped, is in the range of the dtype d. It
+// returns true if d is not an integer dtype. For an integer dtype, NaN and infinities are out of
+// range.
 func fits(v Value, d tensor.DType) bool {
 	if !isInt(d) {
 		return true
@@ -84,8 +90,11 @@ func fits(v Value, d tensor.DType) bool {
 	return f >= low && f < high
 }
 
-// eye returns a kernel that creates a matrix of zeros with ones on its diagonal. numbers is the number
-// of arguments for its size: 1 for a square, 2 for rows and columns.
+// eye returns a kernel that creates a new matrix of zeros with ones on its diagonal. If numbers is
+// 1, the matrix is square and argument 0 is its size; if numbers is 2, arguments 0 and 1 are its
+// rows and columns. The next arguments are dtype, layout, device and pin_memory; the default dtype
+// is F32. The error is that of call.options, a *LimitError, or one of package tensor, such as a
+// *tensor.ShapeError for a negative size.
 func eye(numbers int) kernel {
 	return dense(func(c *call) (*tensor.Tensor, error) {
 		d, err := c.options(numbers, tensor.F32)
@@ -113,10 +122,13 @@ func eye(numbers int) kernel {
 	})
 }
 
-// arange returns a kernel that creates a vector of the numbers start, start+step, ... before end.
-// numbers is the number of arguments for them: 1 for end, 2 for start and end, 3 for all. If the dtype
-// is not given the numbers are I64, or F32 if one of the arguments is a float. The error is a
-// *ValueError or a *LimitError.
+// arange returns a kernel that creates a new vector of the numbers start, start+step, ... before
+// end. numbers is the number of arguments for them: 1 for end, 2 for start and end, 3 for start,
+// end and step; start is 0 and step is 1 by default. The next arguments are dtype, layout, device
+// and pin_memory; the default dtype is F32 if one of the numbers is a float64, and otherwise I64.
+// The error is a *ValueError for a dtype that is Bool or complex, a number outside the range of an
+// integer dtype, a range that is not finite, or a step that is zero, NaN or away from end;
+// otherwise it is that of call.options, a *LimitError, or an error of package tensor.
 func arange(numbers int) kernel {
 	return dense(func(c *call) (*tensor.Tensor, error) {
 		start, end, step := Value(int64(0)), c.args[0], Value(int64(1))
@@ -157,9 +169,10 @@ func arange(numbers int) kernel {
 	})
 }
 
-// arangeFloats returns a new F64 vector of the numbers start, start+step, ... before end. If whole is
-// set, start and step are truncated after the length has been computed, as PyTorch does. The error is a
-// *ValueError or a *LimitError.
+// arangeFloats returns a new F64 vector of the numbers start, start+step, ... before end. If whole
+// is true, start and step are truncated to integers after the number of elements has been computed
+// from the exact numbers, as in PyTorch. The error is a *ValueError if end-start is not finite or
+// step is zero, NaN or leads away from end; otherwise it is a *LimitError.
 func (c *call) arangeFloats(start, end, step float64, whole bool) (*tensor.Tensor, error) {
 	if math.IsNaN(end-start) || math.IsInf(end-start, 0) {
 		return nil, valueErrorf("unsupported range: %v -> %v", start, end)
@@ -184,8 +197,10 @@ func (c *call) arangeFloats(start, end, step float64, whole bool) (*tensor.Tenso
 	return t, nil
 }
 
-// checkStep returns a *ValueError unless steps lead from start to end. up and down report whether the
-// step is positive or negative, and way is end - start, or its sign.
+// checkStep returns nil if steps lead from start to end, and otherwise a *ValueError: if the step
+// is zero, or if it leads away from end. up reports whether the step is positive, down whether it
+// is negative. way is end - start, or a number with the same sign; if it is 0, every step except
+// zero is valid.
 func checkStep(up, down bool, way float64) error {
 	switch {
 	case !up && !down:
@@ -197,7 +212,7 @@ func checkStep(up, down bool, way float64) error {
 }
 
 // arangeInts returns a new I64 vector of the numbers from, from+by, ... before to. The error is a
-// *ValueError or a *LimitError.
+// *ValueError if by is zero or leads away from the end, or a *LimitError.
 func (c *call) arangeInts(from, to, by int64) (*tensor.Tensor, error) {
 	if err := checkStep(by > 0, by < 0, float64(cmp.Compare(to, from))); err != nil {
 		return nil, err
@@ -216,7 +231,8 @@ func (c *call) arangeInts(from, to, by int64) (*tensor.Tensor, error) {
 	return t, nil
 }
 
-// toInt64 returns the number v as an integer, with its fraction dropped.
+// toInt64 returns the number v, a bool, int64 or float64, as an int64, with its fraction dropped. A
+// float64 must be in the range of int64.
 func toInt64(v Value) int64 {
 	if n, ok := v.(int64); ok {
 		return n
@@ -224,9 +240,9 @@ func toInt64(v Value) int64 {
 	return int64(toFloat(v))
 }
 
-// steps returns the number of elements from, from+by, ... before to. by must be positive if to is
-// greater than from, and negative if to is less. steps computes with uint64 differences, which cannot
-// overflow.
+// steps returns how many numbers the sequence from, from+by, ... has before it reaches the number
+// to. by must be positive if to is greater than from, and negative if to is less; if they are
+// equal, the result is 0. steps computes the difference as uint64, which cannot overflow.
 func steps(from, to, by int64) uint64 {
 	switch {
 	case from == to:

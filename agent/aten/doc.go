@@ -20,10 +20,10 @@
 //
 // The kernels of this package do not modify their arguments. A result is new memory on the Go
 // heap, unless the schema has Tensor(a): it may then be a view of the argument, or the argument
-// itself. Arguments may have any strides and may be read-only; they must be on the host. If
-// arguments of arithmetic and comparisons have different dtypes, the result has the dtype that
-// PyTorch gives it with float32 as the default dtype. Sums of float32 are computed in float64,
-// half precision in float32.
+// itself. The same holds for aten::to_dense of a dense tensor. Arguments may have any strides and
+// may be read-only; they must be on the host. If arguments of arithmetic have different dtypes, the
+// result has the dtype that PyTorch gives it with float32 as the default dtype. Half precision is
+// converted to float32 for the computation; aten::sum and aten::mean add floats in float64.
 //
 // Kernels do not trust sizes, see [Limits]. For arbitrary arguments they return a result or an
 // error with the name of the operator.

@@ -7,11 +7,12 @@ import (
 
 // UnknownError reports that a table has no operator of the requested name, overload or schema.
 type UnknownError struct {
-	Name string // as requested
+	Name string // as requested; after 256 bytes it is cut off and ends in "..."
 	Near string // a similar name in the table, or ""
 }
 
-// Error returns a text that begins with PyTorch's, and suggests Near.
+// Error returns a text that begins as PyTorch's text for this error does, and, if e.Near is not
+// empty, suggests that name.
 func (e *UnknownError) Error() string {
 	text := "Cannot find matching operator for schema " + e.Name
 	if e.Near != "" {
@@ -30,9 +31,9 @@ func (e *RegisteredError) Error() string {
 
 // SchemaError reports that a text is not a valid schema.
 type SchemaError struct {
-	Text string
-	At   int    // offset in Text of the first byte that is not valid
-	Want string // what was expected there
+	Text string // the first 64 bytes of a text that is too long
+	At   int    // offset in the text at which parsing failed
+	Want string // description of the expected text
 }
 
 func (e *SchemaError) Error() string {
@@ -53,10 +54,10 @@ func (e *CountError) Error() string {
 // exist.
 type ArgumentError struct {
 	Schema *Schema
-	Name   string // of the argument
+	Name   string // of the argument; an unknown name is cut off after 256 bytes
 	At     int    // its position, or -1 if the schema has no such name
-	Want   string // the type in the schema's notation, or "one value" for an argument given twice
-	Given  string // description of the given value, or "" if it is missing
+	Want   string // the type in the schema's notation, "one value" if given twice, "" if unknown
+	Given  string // description of the value, "given twice", or "" if missing or unknown
 }
 
 func (e *ArgumentError) Error() string {
@@ -87,7 +88,7 @@ func (e *OverloadError) Error() string {
 	return text.String()
 }
 
-// Unwrap returns Errs.
+// Unwrap returns e.Errs itself, which has the reason for each overload that did not fit.
 func (e *OverloadError) Unwrap() []error { return e.Errs }
 
 // KernelError is the error of a kernel of this package for arguments of the right types but
@@ -98,11 +99,11 @@ type KernelError struct {
 	Err      error
 }
 
-// Error returns the text of Err with the operator after it, so that it begins with PyTorch's text if
-// there is one.
+// Error returns the text of e.Err, followed by the operator's name in parentheses. If the text of
+// e.Err is PyTorch's, the result begins as PyTorch's does.
 func (e *KernelError) Error() string { return fmt.Sprintf("%v (%s)", e.Err, e.Operator) }
 
-// Unwrap returns Err.
+// Unwrap returns e.Err, the reason for which the kernel failed.
 func (e *KernelError) Unwrap() error { return e.Err }
 
 // SizeError reports that two tensors cannot be broadcast to one shape.
@@ -111,7 +112,7 @@ type SizeError struct {
 	Dim  int // of the result
 }
 
-// Error returns PyTorch's text.
+// Error returns the text that PyTorch has for this error.
 func (e *SizeError) Error() string {
 	return fmt.Sprintf("The size of tensor a (%d) must match the size of tensor b (%d) at non-singleton dimension %d", e.A, e.B, e.Dim)
 }
@@ -121,7 +122,7 @@ type ValueError struct{ Reason string }
 
 func (e *ValueError) Error() string { return e.Reason }
 
-// valueErrorf returns a *ValueError with that text.
+// valueErrorf returns a *ValueError whose reason is formatted as fmt.Sprintf does.
 func valueErrorf(format string, args ...any) error {
 	return &ValueError{Reason: fmt.Sprintf(format, args...)}
 }
@@ -136,7 +137,7 @@ func (e *LimitError) Error() string {
 	return fmt.Sprintf("aten: a tensor of %d bytes exceeds the limit of %d", e.Bytes, e.Limit)
 }
 
-// sizes returns a shape in the form of PyTorch's error texts, such as "[2, 3]".
+// sizes returns a shape as PyTorch's error texts write it, for example "[2, 3]".
 func sizes(shape []int) string {
 	return strings.ReplaceAll(fmt.Sprint(shape), " ", ", ")
 }

@@ -22,7 +22,8 @@ func (s *source) byte() int {
 	return int(b)
 }
 
-// number returns a number that is mostly small, and sometimes extreme.
+// number consumes one byte and returns a number that depends on it: mostly a small one, sometimes
+// an extreme one.
 func (s *source) number() int64 {
 	switch b := s.byte(); {
 	case b < 200:
@@ -41,8 +42,8 @@ func (s *source) float() float64 {
 	return all[s.byte()%len(all)]
 }
 
-// tensor returns a tensor with few elements, with many that share memory, or with none and a
-// large shape.
+// tensor consumes bytes and returns a tensor that depends on them: one with few elements, one with
+// many elements that share memory, or one of a large shape without elements.
 func (s *source) tensor() *tensor.Tensor {
 	d := allDTypes[s.byte()%len(allDTypes)]
 	var shape []int
@@ -125,7 +126,8 @@ func (s *source) value() aten.Value {
 	}
 }
 
-// valueFor returns mostly a value of type t, so that calls reach the kernels.
+// valueFor consumes bytes and returns a value that depends on them. Mostly it has type t, so that
+// calls reach the kernels.
 func (s *source) valueFor(t aten.Type) aten.Value {
 	for range 6 {
 		v := s.value()
@@ -157,8 +159,8 @@ func (s *source) valueFor(t aten.Type) aten.Value {
 	return s.number()
 }
 
-// FuzzCall calls any operator with any arguments. It must return a result or an error of a
-// documented type, and must not modify an argument.
+// FuzzCall calls any operator with any arguments. The call must return as many results as the
+// schema has or an error of a documented type, and must not modify an argument.
 func FuzzCall(f *testing.F) {
 	table := aten.Builtin(aten.Limits{TensorBytes: 1 << 16})
 	names := table.Names()
@@ -196,7 +198,8 @@ func FuzzCall(f *testing.F) {
 	})
 }
 
-// cloneTensors copies small tensors; the result is nil for other values.
+// cloneTensors returns a slice as long as args, with a copy of each tensor of fewer than 1000
+// elements and nil for each other argument.
 func cloneTensors(args values) []*tensor.Tensor {
 	out := make([]*tensor.Tensor, len(args))
 	for i, v := range args {

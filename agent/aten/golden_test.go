@@ -28,7 +28,8 @@ type golden struct {
 	Inputs, Outputs []string
 }
 
-// args returns the name of the operator, and the arguments after the tensors.
+// args returns the name of the operator without its namespace, the positional arguments that follow
+// the input tensors, and the arguments by name. Both may be nil.
 func (g *golden) args(t *testing.T) (name string, remaining []aten.Value, named map[string]aten.Value) {
 	t.Helper()
 	a := g.Attrs
@@ -61,7 +62,8 @@ func (g *golden) args(t *testing.T) (name string, remaining []aten.Value, named 
 	return g.Op, nil, nil
 }
 
-// The operators return the recorded results. This test needs no PyTorch.
+// TestGolden checks that the operators return the results of PyTorch that are recorded in
+// testdata/ops.safetensors, within the recorded tolerance. This test needs no PyTorch.
 func TestGolden(t *testing.T) {
 	text, err := os.ReadFile("testdata/ops.json")
 	require.NoError(t, err)

@@ -6,7 +6,9 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/tensor"
 )
 
-// mm is a kernel that multiplies two matrices, the first of which may be sparse; the product is dense.
+// mm is the kernel of aten::mm: it returns the product of arguments 0 and 1, two matrices, as a new
+// dense tensor. The first may be sparse. The error is a *ValueError if an argument is not a matrix
+// or the second is sparse; otherwise it is an error of product or sparseProduct.
 func mm(c *call) (Value, error) {
 	y, ok := c.args[1].(*tensor.Tensor)
 	if !ok {
@@ -25,8 +27,10 @@ func mm(c *call) (Value, error) {
 	return value(c.product(x, y))
 }
 
-// bmm is a kernel that multiplies matrices pairwise: each of the two arguments has three dimensions,
-// and both hold the same number of matrices.
+// bmm is the kernel of aten::bmm: it multiplies each matrix of argument 0 by the matrix of argument
+// 1 with the same index, and returns the products as a new tensor. Both arguments have three
+// dimensions, the first of which counts the matrices. The error is a *ValueError if the ranks or
+// the numbers of matrices are wrong; otherwise it is an error of product.
 func bmm(c *call) (*tensor.Tensor, error) {
 	x, y := c.tensor(0), c.tensor(1)
 	switch {
@@ -40,7 +44,9 @@ func bmm(c *call) (*tensor.Tensor, error) {
 	return c.product(x, y)
 }
 
-// mv is a kernel that multiplies a matrix by a vector.
+// mv is the kernel of aten::mv: it multiplies argument 0, a matrix, by argument 1, a vector, and
+// returns the product, a vector, in new memory. The error is a *ValueError if the ranks are not 2
+// and 1; otherwise it is an error of call.matmul.
 func mv(c *call) (*tensor.Tensor, error) {
 	x, y := c.tensor(0), c.tensor(1)
 	if x.Rank() != 2 || y.Rank() != 1 {
@@ -49,7 +55,9 @@ func mv(c *call) (*tensor.Tensor, error) {
 	return c.matmul(x, y)
 }
 
-// dot is a kernel for the inner product of two vectors.
+// dot is the kernel of aten::dot: it returns the inner product of arguments 0 and 1, two vectors,
+// as a new tensor of rank 0. The error is a *ValueError if one is not a vector; otherwise it is an
+// error of call.matmul.
 func dot(c *call) (*tensor.Tensor, error) {
 	x, y := c.tensor(0), c.tensor(1)
 	if x.Rank() != 1 || y.Rank() != 1 {
@@ -60,9 +68,10 @@ func dot(c *call) (*tensor.Tensor, error) {
 
 func matmul(c *call) (*tensor.Tensor, error) { return c.matmul(c.tensor(0), c.tensor(1)) }
 
-// matmul returns the product of x and y, of which each may be a vector or have matrices in its last two
-// dimensions. A vector is treated as a matrix with one row (x) or one column (y), and that dimension is
-// removed from the result. The error is a *ValueError, a *SizeError or a *LimitError.
+// matmul returns the product of x and y in new memory. Each is a vector, or has matrices in its
+// last two dimensions; the dimensions before these are broadcast. A vector x counts as a matrix
+// with one row and a vector y as one with one column; that dimension is removed from the result.
+// The error is a *ValueError if a rank is 0; otherwise it is an error of product.
 func (c *call) matmul(x, y *tensor.Tensor) (*tensor.Tensor, error) {
 	if x.Rank() == 0 || y.Rank() == 0 {
 		return nil, valueErrorf("both arguments to matmul need to be at least 1D, but they are %dD and %dD", x.Rank(), y.Rank())
@@ -98,7 +107,10 @@ func (c *call) matmul(x, y *tensor.Tensor) (*tensor.Tensor, error) {
 	return out, nil
 }
 
-// linear is a kernel for input times the transposed weight, plus the bias if there is one.
+// linear is the kernel of aten::linear: it returns argument 0, the input, multiplied by the
+// transpose of argument 1, the weight matrix, in new memory. It adds argument 2, a dense bias,
+// unless that is nil. The error is a *ValueError if the weight is not a matrix, if the bias is
+// sparse, or if dtypes differ; otherwise it is an error of call.matmul or binary.
 func linear(c *call) (*tensor.Tensor, error) {
 	weight := c.tensor(1)
 	if weight.Rank() != 2 {
@@ -122,9 +134,11 @@ func linear(c *call) (*tensor.Tensor, error) {
 	return c.binary(opAdd, out, bias, out.DType())
 }
 
-// product returns the products of the matrices in the last two dimensions of x and y, which have at
-// least two. The dimensions before them are broadcast. The error is a *ValueError if dtypes or sizes do
-// not match, a *SizeError or a *LimitError.
+// product multiplies the matrices in the last two dimensions of x and y, which must have rank 2 or
+// more, and returns the products in a new tensor. The dimensions before the last two are broadcast.
+// The error is a *ValueError if the dtypes differ, are Bool, or the matrices do not fit, a
+// *SizeError if the shapes cannot be broadcast, a *LimitError, the error of the call's context, or
+// one of package tensor.
 func (c *call) product(x, y *tensor.Tensor) (*tensor.Tensor, error) {
 	if err := sameDType(x, y); err != nil {
 		return nil, err
@@ -171,16 +185,18 @@ func (c *call) product(x, y *tensor.Tensor) (*tensor.Tensor, error) {
 	return c.cast(out, d)
 }
 
-// productPlan describes a loop over pairs of matrices, m by k and k by n, and the shape of the tensor
-// of their products.
+// productPlan describes a loop over pairs of matrices, m by k and k by n, and the shape of the
+// tensor of their products.
 type productPlan struct {
 	m, k, n int
 	shape   []int     // of the result
 	batches []loopDim // steps in matrices
 }
 
-// planProduct returns the plan for the product of two tensors with the shapes xs and ys, which have at
-// least two dimensions. The error is a *ValueError or a *SizeError.
+// planProduct returns the plan for the product of two tensors with the shapes xs and ys, each with
+// at least two dimensions: the sizes of the matrices, which the last two dimensions hold, the loop
+// over the pairs of matrices, and the shape of the result. The error is a *ValueError if the
+// matrices do not fit, or a *SizeError if the dimensions before them cannot be broadcast.
 func planProduct(xs, ys []int) (*productPlan, error) {
 	a, b := len(xs)-2, len(ys)-2
 	p := &productPlan{m: xs[a], k: xs[a+1], n: ys[b+1]}
@@ -196,9 +212,10 @@ func planProduct(xs, ys []int) (*productPlan, error) {
 	return p, nil
 }
 
-// matrices returns a new tensor with the products of the matrices in x and y that the plan p describes.
-// The elements of x and y must have type T. It returns early with the error of the context, which it
-// checks once per row of the result.
+// matrices returns a new tensor with the products of the pairs of matrices in x and y that the plan
+// p describes. T must be the Go type of the dtype of x and y. Before each row of the result it
+// checks the context of the call, and returns its error if it has ended. Other errors are a
+// *LimitError or one of package tensor.
 func matrices[T number](c *call, p *productPlan, x, y *tensor.Tensor) (*tensor.Tensor, error) {
 	out, to, err := newTensor[T](c, p.shape...)
 	if err != nil {
@@ -228,9 +245,10 @@ func matrices[T number](c *call, p *productPlan, x, y *tensor.Tensor) (*tensor.T
 	}
 }
 
-// addMultiples adds factors[k] times row k of y, for each k, to the elements of to, a row of the
-// product. y has len(factors) rows as long as to. It processes four rows of y at a time, to load and
-// store each element of the sum once for all four.
+// addMultiples computes one row of a matrix product: for each k it adds factors[k] times row k of y
+// to the elements of to. y holds len(factors) rows, one after the other, each as long as to.
+// addMultiples processes four rows at a time, so that it loads and stores each sum once for all
+// four.
 func addMultiples[T number](to, factors, y []T) {
 	n, k := len(to), 0
 	for ; k+4 <= len(factors); k += 4 {
@@ -245,8 +263,7 @@ func addMultiples[T number](to, factors, y []T) {
 	}
 }
 
-// addMultiple adds factor times each element of row to the element of to with the same index. row must
-// be at least as long as to.
+// addMultiple adds factor*row[j] to to[j] for each j. len(row) must be at least len(to).
 func addMultiple[T number](to, row []T, factor T) {
 	row = row[:len(to)]
 	for j := range to {

@@ -19,8 +19,8 @@ var torchNames = map[tensor.DType]string{
 	tensor.Bool: "Bool", tensor.BF16: "BFloat16",
 }
 
-// ScalarTypeOf returns PyTorch's number of the dtype d, which is a value for arguments of kind
-// ScalarType, or -1 if d is not valid.
+// ScalarTypeOf returns PyTorch's number of the dtype d, an int64 as arguments of kind ScalarType
+// take it. The result is -1 if d is not a valid dtype.
 func ScalarTypeOf(d tensor.DType) int64 {
 	if code, ok := codes[d]; ok {
 		return code
@@ -28,8 +28,10 @@ func ScalarTypeOf(d tensor.DType) int64 {
 	return -1
 }
 
-// dtype returns argument i, a name or PyTorch's number, as a dtype. If the argument is nil it returns
-// the value of the parameter otherwise. The error is a *ValueError or a *tensor.DTypeError.
+// dtype returns argument i of the call as a dtype. The argument is a name (string) or PyTorch's
+// number (int64) of a dtype. If the argument is nil, dtype returns the value of the parameter
+// otherwise. The error is a *tensor.DTypeError for an unknown name or a *ValueError for an unknown
+// number.
 func (c *call) dtype(i int, otherwise tensor.DType) (tensor.DType, error) {
 	switch v := c.args[i].(type) {
 	case string:
@@ -48,18 +50,19 @@ func (c *call) dtype(i int, otherwise tensor.DType) (tensor.DType, error) {
 // isComplex reports whether d is a complex dtype.
 func isComplex(d tensor.DType) bool { return d == tensor.C64 || d == tensor.C128 }
 
-// isFloat reports whether d is a floating point dtype; complex ones are not.
+// isFloat reports whether d is one of the floating point dtypes F16, BF16, F32 and F64. Complex
+// dtypes are not.
 func isFloat(d tensor.DType) bool {
 	return d == tensor.F16 || d == tensor.BF16 || d == tensor.F32 || d == tensor.F64
 }
 
-// isInt reports whether d is an integer dtype; Bool is not.
+// isInt reports whether d is an integer dtype. Bool, and a dtype that is not valid, are not.
 func isInt(d tensor.DType) bool {
 	return !isComplex(d) && !isFloat(d) && d.Valid() && d != tensor.Bool
 }
 
-// floatType returns d if it is a floating point or complex dtype, and otherwise F32, PyTorch's default
-// dtype.
+// floatType returns d itself if it is a floating point or complex dtype, and otherwise F32, which
+// is PyTorch's default dtype.
 func floatType(d tensor.DType) tensor.DType {
 	if isFloat(d) || isComplex(d) {
 		return d
@@ -74,8 +77,8 @@ var ranks = [...]int{
 	tensor.F16: 6, tensor.BF16: 6, tensor.F32: 7, tensor.F64: 8, tensor.C64: 9, tensor.C128: 10,
 }
 
-// promote returns the dtype to which PyTorch promotes the dtypes a and b. If one of them is the zero
-// DType, it returns the other.
+// promote returns the dtype to which PyTorch converts elements of the dtypes a and b to compute
+// with both. If one of a and b is the zero DType, promote returns the other.
 func promote(a, b tensor.DType) tensor.DType {
 	if ranks[a] < ranks[b] {
 		a, b = b, a
@@ -94,11 +97,12 @@ func promote(a, b tensor.DType) tensor.DType {
 }
 
 // operands determines the dtype to which the arguments that are passed to add are promoted. Tensors
-// with dimensions have precedence. Tensors without dimensions, and then numbers, count only if their
-// category is higher: bool, integer, floating point, complex.
+// with dimensions have precedence. Tensors without dimensions, and then numbers, count only if
+// their category is higher: bool, integer, floating point, complex.
 type operands struct{ dims, scalars, numbers tensor.DType }
 
-// add adds an argument, a tensor or a number.
+// add includes v, an argument of the call, in the promotion that o computes. v is a dense or sparse
+// tensor, or a number: bool, int64 or float64.
 func (o *operands) add(v Value) {
 	switch v := v.(type) {
 	case *tensor.Sparse:
@@ -114,8 +118,8 @@ func (o *operands) add(v Value) {
 	}
 }
 
-// scalarType returns the dtype as which v, a number that is not part of a tensor, takes part in
-// promotion.
+// scalarType returns the dtype that the number v, an argument that is not a tensor, has in a
+// promotion: Bool for a bool, I64 for an int64, and F32 for anything else.
 func scalarType(v Value) tensor.DType {
 	switch v.(type) {
 	case bool:
@@ -126,14 +130,16 @@ func scalarType(v Value) tensor.DType {
 	return tensor.F32
 }
 
-// dtype returns the dtype to which the arguments are promoted.
+// dtype returns the dtype to which all arguments passed to add are promoted, and the zero DType if
+// there were none.
 func (o *operands) dtype() tensor.DType {
 	return promoteCategory(o.dims, promoteCategory(o.scalars, o.numbers))
 }
 
-// promoteCategory returns first, unless the category of second is higher; the categories are bool,
-// integer, floating point and complex. Then it returns a dtype of the category of second. The zero
-// DType is lower than all categories.
+// promoteCategory returns first, unless second has a higher category. The categories, from the
+// lowest, are bool, integer, floating point and complex; the zero DType is below all of them. If
+// the category of second is higher, the result is second, except that a floating point first
+// becomes the complex dtype of its own precision: C128 for F64, and otherwise C64.
 func promoteCategory(first, second tensor.DType) tensor.DType {
 	switch {
 	case isComplex(first):
@@ -152,7 +158,10 @@ func promoteCategory(first, second tensor.DType) tensor.DType {
 	return first
 }
 
-// resultType returns the dtype to which two arguments, tensors or numbers, are promoted.
+// resultType returns the dtype to which PyTorch promotes the arguments a and b of an operator, each
+// a dense or sparse tensor or a number. A tensor with dimensions takes precedence over one without
+// dimensions, and any tensor over a number. An argument of lower precedence counts only if its
+// category (bool, integer, floating point or complex, in this order) is higher.
 func resultType(a, b Value) tensor.DType {
 	var o operands
 	o.add(a)
@@ -160,9 +169,10 @@ func resultType(a, b Value) tensor.DType {
 	return o.dtype()
 }
 
-// broadcast returns the shape to which two shapes are broadcast: they are aligned at their last
-// dimensions, and a dimension of size 1 takes the size of that in the other shape. The result may be a
-// or b itself and must not be modified. The error is a *SizeError.
+// broadcast returns the shape to which the shapes a and b are broadcast: they are aligned at their
+// last dimensions, a missing dimension counts as size 1, and size 1 takes the size in the other
+// shape. The result may be a or b itself and must not be modified. If two sizes differ and neither
+// is 1, the error is a *SizeError.
 func broadcast(a, b []int) ([]int, error) {
 	if slices.Equal(a, b) {
 		return a, nil
@@ -184,13 +194,14 @@ func broadcast(a, b []int) ([]int, error) {
 	return shape, nil
 }
 
-// loopDim is one dimension of a loop over two contiguous operands x and y: its size, and the step in
-// elements of each operand. A step of 0 repeats an element.
+// loopDim is one dimension of a loop over two contiguous operands x and y: its size, and the step
+// in elements of each operand. A step of 0 repeats an element.
 type loopDim struct{ size, x, y int }
 
-// loopDims returns the loop over shape, the broadcast shape of operands with the shapes xs and ys, the
-// innermost dimension first. Adjacent dimensions are merged if possible. The result has at least one
-// dimension.
+// loopDims returns the dimensions, innermost first, of a nested loop over the elements of a tensor
+// of the given shape, in row-major order. xs and ys are the shapes of the two contiguous operands,
+// which are broadcast to shape. Dimensions of size 1 are left out, and adjacent dimensions are
+// merged where both operands allow it. The result has at least one dimension.
 func loopDims(shape, xs, ys []int) []loopDim {
 	out := make([]loopDim, 0, len(shape)+1)
 	xStep, yStep := 1, 1
@@ -213,9 +224,10 @@ func loopDims(shape, xs, ys []int) []loopDim {
 	return out
 }
 
-// stride returns two steps in elements. current is the step of dimension i of a contiguous operand, or
-// 0 if the operand is broadcast in that dimension or does not have it (i < 0). next is the argument
-// step for dimension i-1. step is the number of elements in the dimensions after i.
+// stride returns how far apart, in elements, the neighbours in dimension i of a contiguous operand
+// are (current), or 0 if its size is 1 there or i is negative, because the operand does not have
+// the dimension. step is the number of elements in the dimensions after i. next is the value of
+// step for the call for dimension i-1.
 func stride(shape []int, i, step int) (current, next int) {
 	if i < 0 || shape[i] == 1 {
 		return 0, step
@@ -230,7 +242,8 @@ type walk struct {
 	x, y     int
 }
 
-// next moves to the next position and reports whether there is one.
+// next moves w.x and w.y to the next position of the loop and returns true. After the last position
+// it moves back to the first and returns false.
 func (w *walk) next() bool {
 	for i, l := range w.loopDims {
 		if w.index[i]++; w.index[i] < l.size {
@@ -249,12 +262,14 @@ func (w *walk) next() bool {
 // functions always get slices.
 const chunk = 512
 
-// row computes the elements of out by op from those of x and y, which have the same length. It takes op
-// as an argument because a closure over op would cost an allocation per call.
+// row computes the elements of out by op from those of x and y, which have the same length. It
+// takes op as an argument because a closure over op would cost an allocation per call.
 type row[T, R any] func(op opcode, out []R, x, y []T)
 
-// zip computes all elements of out, a tensor of the given shape, by f, to which it passes op. The
-// operands x and y are contiguous tensors of the shapes xs and ys, which are broadcast to shape.
+// zip computes all elements of out, a contiguous tensor of the given shape, from the operands x and
+// y, contiguous tensors of the shapes xs and ys, which are broadcast to shape. It calls f with op
+// and slices of equal length of out, x and y, until out is complete. The slices are valid only
+// during the call of f.
 func zip[T, R any](op opcode, shape []int, out []R, x, y []T, xs, ys []int, f row[T, R]) {
 	if len(out) == 0 {
 		return
@@ -287,10 +302,11 @@ func zip[T, R any](op opcode, shape []int, out []R, x, y []T, xs, ys []int, f ro
 // buffer of its own.
 type filler[T any] struct{ buf []T }
 
-// slice returns n elements, from index at on, of the row of data that begins at start. step is the step
-// of the row. If step is 0, all these elements are data[start], and the slice is memory of f, valid
-// until the next call. n must then be at most chunk, and the calls for one row must begin with at 0 and
-// must not increase n.
+// slice returns elements at to at+n-1 of the row of data that begins at data[start]. step is the
+// distance of the elements of the row in data, 1 or 0. If step is 1, the result is a part of data.
+// If step is 0, all elements are data[start] and the result is a buffer of f, valid until the next
+// call; n must then be at most chunk, and the calls for one row must begin with at 0 and must not
+// increase n.
 func (f *filler[T]) slice(data []T, start, step, at, n int) []T {
 	if step != 0 {
 		return data[start+at:][:n]
@@ -307,8 +323,10 @@ func (f *filler[T]) slice(data []T, start, step, at, n int) []T {
 	return buf
 }
 
-// combineTensors returns a new tensor computed by f from two tensors with elements of type T, with
-// broadcasting. The error is a *SizeError, a *LimitError or one of package tensor.
+// combineTensors broadcasts x and y, computes each element of a new tensor from their elements by
+// f, to which it passes op, and returns the tensor. T must be the Go type of the dtype of x and y.
+// The error is a *SizeError if the shapes cannot be broadcast, a *LimitError, or an error of
+// package tensor.
 func combineTensors[T, R tensor.Element](c *call, op opcode, x, y *tensor.Tensor, f row[T, R]) (*tensor.Tensor, error) {
 	shape, err := broadcast(x.Shape(), y.Shape())
 	if err != nil {

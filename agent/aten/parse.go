@@ -12,8 +12,9 @@ const (
 	maxListLen   = 64 // elements of a list that is a default value
 )
 
-// Parse returns the schema that text describes in PyTorch's grammar. SymInt, which PyTorch uses for
-// sizes that may be symbolic, is parsed as int. The error is a *SchemaError.
+// Parse returns the schema that text describes in PyTorch's grammar. The type SymInt, which PyTorch
+// uses for sizes that may be symbolic, becomes int. If text is not a valid schema, has a type that
+// is not a [Kind], or has more than 4096 bytes, Parse returns nil and a *SchemaError.
 func Parse(text string) (*Schema, error) {
 	if len(text) > maxSchemaLen {
 		return nil, &SchemaError{Text: text[:64], At: maxSchemaLen, Want: "no more"}
@@ -41,32 +42,34 @@ func Parse(text string) (*Schema, error) {
 	return s, nil
 }
 
-// parser parses a schema from left to right. After an error, which err keeps, its methods consume
-// nothing.
+// parser parses a schema from left to right. After an error, which err keeps, the results of its
+// methods must not be used.
 type parser struct {
 	text string
 	at   int
 	err  error
 }
 
-// fail records that want was expected at the current position, unless there is an error already.
+// fail sets p.err to a *SchemaError with the current position and want, the description of the text
+// that was expected there. It does nothing if p.err is set already.
 func (p *parser) fail(want string) {
 	if p.err == nil {
 		p.err = &SchemaError{Text: p.text, At: p.at, Want: want}
 	}
 }
 
-// remaining returns the text that has not been consumed.
+// remaining returns the part of the text that has not been parsed yet.
 func (p *parser) remaining() string { return p.text[p.at:] }
 
-// skipSpace consumes spaces.
+// skipSpace advances the position past any spaces.
 func (p *parser) skipSpace() {
 	for p.at < len(p.text) && p.text[p.at] == ' ' {
 		p.at++
 	}
 }
 
-// accept skips spaces, and consumes token if it comes next. It reports whether it did.
+// accept skips spaces. If token comes next and p.err is nil, it consumes token and returns true;
+// otherwise it returns false, which is no error.
 func (p *parser) accept(token string) bool {
 	p.skipSpace()
 	if p.err != nil || !strings.HasPrefix(p.remaining(), token) {
@@ -76,15 +79,16 @@ func (p *parser) accept(token string) bool {
 	return true
 }
 
-// expect consumes token, and fails if it does not come next.
+// expect skips spaces and consumes token. If token does not come next, it sets p.err.
 func (p *parser) expect(token string) {
 	if !p.accept(token) {
 		p.fail(strconv.Quote(token))
 	}
 }
 
-// ident consumes and returns a name of letters, digits, "_" and the characters of extra. It fails if
-// there is none.
+// ident skips spaces, and consumes and returns the longest name that comes next. A name consists of
+// letters, digits, "_" and the characters of extra. If there is none, ident sets p.err and returns
+// ""; if p.err is set already, it returns "".
 func (p *parser) ident(extra string) string {
 	p.skipSpace()
 	if p.err != nil {
@@ -100,12 +104,14 @@ func (p *parser) ident(extra string) string {
 	return p.text[start:p.at]
 }
 
-// letter reports whether c may be part of a name.
+// letter reports whether c is an ASCII letter, a digit or "_".
 func letter(c byte) bool {
 	return c == '_' || '0' <= c && c <= '9' || 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z'
 }
 
-// args parses the arguments up to the closing parenthesis, which it leaves, and appends them to s.Args.
+// args parses the list of arguments and appends them to s.Args. It stops at a closing parenthesis
+// that comes first, or after an argument that no comma follows. If a type, a name or a default
+// value is not valid, or a name occurs twice, args sets p.err.
 func (p *parser) args(s *Schema) {
 	p.skipSpace()
 	if strings.HasPrefix(p.remaining(), ")") {
@@ -132,7 +138,8 @@ func (p *parser) args(s *Schema) {
 	}
 }
 
-// typ parses a type with its modifiers.
+// typ parses and returns a type: the name of a Kind and its modifiers, as in "Tensor(a)", "int[2]"
+// or "float?". If the text is not a type, it sets p.err; the result must then not be used.
 func (p *parser) typ() Type {
 	var t Type
 	ident := p.ident("")
@@ -164,8 +171,9 @@ func (p *parser) typ() Type {
 	return t
 }
 
-// readUntil consumes the text up to and including the next token, and returns the text before the
-// token. It fails if there is no token.
+// readUntil returns the text before the next occurrence of token, and consumes both. If token does
+// not occur, it sets p.err, consumes nothing and returns ""; it also returns "" if p.err is set
+// already.
 func (p *parser) readUntil(token string) string {
 	before, _, ok := strings.Cut(p.remaining(), token)
 	if p.err != nil || !ok {
@@ -176,7 +184,9 @@ func (p *parser) readUntil(token string) string {
 	return before
 }
 
-// results parses a type, or a list of types and names in parentheses, into s.Results.
+// results parses the results of an operator, one type, or a list in parentheses of types with
+// optional names, and stores them in s.Results, which stays nil for an empty list. If the text is
+// not valid, it sets p.err.
 func (p *parser) results(s *Schema) {
 	if !p.accept("(") {
 		s.Results = []Result{{Type: p.typ()}}
@@ -202,8 +212,9 @@ func (p *parser) results(s *Schema) {
 // namedConstants are the names that PyTorch's schemas use for some numbers.
 var namedConstants = map[string]int64{"contiguous_format": 0, "preserve_format": 1, "Mean": 1, "strided": 0}
 
-// value parses a default value and returns it as a kernel gets it. It fails if the value does not have
-// the type t.
+// value parses the default value of an argument of type t and returns it in the form that kernels
+// get. If there is no value or it does not have the type t, value sets p.err; the result must then
+// not be used.
 func (p *parser) value(t Type) Value {
 	start := p.at
 	v := p.literal()
@@ -218,7 +229,9 @@ func (p *parser) value(t Type) Value {
 	return v
 }
 
-// literal parses a value in the notation of a schema: an int64, float64, bool, string, []int64 or nil.
+// literal parses a default value in the notation of a schema, and returns it as an int64, float64,
+// bool, string, []int64 or nil. If there is no value, it sets p.err; the result must then not be
+// used.
 func (p *parser) literal() Value {
 	p.skipSpace()
 	remaining := p.remaining()
@@ -241,8 +254,9 @@ func (p *parser) literal() Value {
 	return p.number(ident)
 }
 
-// quoted parses a text in quotes of either kind, which must come next, and returns it as a string.
-// Escapes are not supported.
+// quoted parses a text in single or double quotes, the first of which must come next, and returns
+// the text without them, as a string. If the closing quote is missing, or the text has another
+// quote or a backslash in it, quoted sets p.err.
 func (p *parser) quoted() Value {
 	start, quote := p.at, p.remaining()[:1]
 	p.at++
@@ -254,7 +268,8 @@ func (p *parser) quoted() Value {
 	return text
 }
 
-// number returns the number that ident represents. It fails if ident is none.
+// number returns the number that ident represents as an int64 if it is an integer, and otherwise as
+// a float64. If ident is not a finite number, it sets p.err; the result must then not be used.
 func (p *parser) number(ident string) Value {
 	if n, err := strconv.ParseInt(ident, 10, 64); err == nil {
 		return n
@@ -266,8 +281,9 @@ func (p *parser) number(ident string) Value {
 	return f
 }
 
-// list parses the elements of a list of ints, whose opening bracket has been consumed, and the closing
-// bracket.
+// list parses the elements of a list of ints and its closing bracket, and returns the list as a
+// []int64. The opening bracket must have been consumed. If an element is not an int, or there are
+// more than 64, list sets p.err and returns nil.
 func (p *parser) list() Value {
 	out := []int64{}
 	for !p.accept("]") {

@@ -14,11 +14,12 @@ type reduction struct {
 	n     int            // elements of a row
 }
 
-// reduceArgs returns the arguments of a reduction of tensor 0: dims, the dimensions, sorted and from 0
-// on; keep, whether the result keeps them; and next, the position of the argument after them. An empty
-// list stands for all dimensions. If overDims is not set the operator has no such arguments: dims are
-// then all dimensions, which the result does not keep. The error is a *ValueError for a dimension that
-// does not exist or occurs twice.
+// reduceArgs returns the arguments of a reduction of argument 0, a tensor: dims, the dimensions
+// over which it reduces, from 0 and sorted, in a new slice; keep, whether the result keeps them
+// with size 1; and next, the position of the following argument. If overDims is true, dims comes
+// from argument 1, where nil and an empty list stand for all dimensions, and keep from argument 2.
+// If it is false, the operator does not have these arguments: dims has all dimensions and keep is
+// false. The error is a *ValueError for a dimension that does not exist or occurs twice.
 func (c *call) reduceArgs(overDims bool) (dims []int, keep bool, next int, err error) {
 	rank := c.tensor(0).Rank()
 	if !overDims {
@@ -42,7 +43,8 @@ func (c *call) reduceArgs(overDims bool) (dims []int, keep bool, next int, err e
 	return dims, keep, next, nil
 }
 
-// allDims returns the dimensions of a tensor of the given rank.
+// allDims returns a new slice with the numbers from 0 to rank-1, the dimensions of a tensor of that
+// rank.
 func allDims(rank int) []int {
 	dims := make([]int, rank)
 	for i := range dims {
@@ -51,9 +53,10 @@ func allDims(rank int) []int {
 	return dims
 }
 
-// reduce returns t arranged for a reduction over dims, which must be sorted. If keep is set, these
-// dimensions have size 1 in the shape of the result; otherwise they are removed. The error is that of
-// contiguous.
+// reduce returns t arranged in rows for a reduction over dims, which must be sorted: the elements
+// of a row are those that are reduced to one element. If keep is true, the shape of the reduced
+// tensor has the dimensions dims with size 1; otherwise it does not have them. The rows may share
+// the memory of t. The errors are those of contiguous.
 func (c *call) reduce(t *tensor.Tensor, dims []int, keep bool) (*reduction, error) {
 	r := &reduction{n: 1, shape: []int{}}
 	var order []int
@@ -78,8 +81,9 @@ func (c *call) reduce(t *tensor.Tensor, dims []int, keep bool) (*reduction, erro
 	return r, err
 }
 
-// fold returns a new tensor of the shape of r with f of each row. The elements of r.rows must have type
-// S.
+// fold calls f for each row of r and returns a new tensor of the shape r.shape with the results. S
+// must be the Go type of the dtype of r.rows. f must not modify or keep the row. The error is a
+// *LimitError or an error of package tensor.
 func fold[S, T tensor.Element](c *call, r *reduction, f func(row []S) T) (*tensor.Tensor, error) {
 	out, to, err := newTensor[T](c, r.shape...)
 	if err != nil {
@@ -95,7 +99,8 @@ func fold[S, T tensor.Element](c *call, r *reduction, f func(row []S) T) (*tenso
 	return out, nil
 }
 
-// sumRow returns the sum of a row, computed in T.
+// sumRow returns the sum of the elements of row, each converted to T before it is added. It is 0
+// for an empty row.
 func sumRow[S realNum, T int64 | float64](row []S) T {
 	var sum T
 	for _, v := range row {
@@ -104,7 +109,8 @@ func sumRow[S realNum, T int64 | float64](row []S) T {
 	return sum
 }
 
-// sumComplexRow returns the sum of a row of complex numbers.
+// sumComplexRow returns the sum of the elements of row, computed in complex128. It is 0 for an
+// empty row.
 func sumComplexRow[S cmplxNum](row []S) complex128 {
 	var sum complex128
 	for _, v := range row {
@@ -113,8 +119,9 @@ func sumComplexRow[S cmplxNum](row []S) complex128 {
 	return sum
 }
 
-// sumRows returns a new tensor with the sum of each row, as I64, F64 or C128. It changes r.rows to the
-// dtype in which it reads the elements.
+// sumRows returns a new tensor of the shape r.shape with the sum of each row of r. Its dtype is I64
+// for integers and bools, F64 for floats and C128 for complex numbers. sumRows may replace r.rows
+// by a copy of another dtype. The error is a *LimitError or an error of package tensor.
 func (c *call) sumRows(r *reduction) (*tensor.Tensor, error) {
 	rows, err := c.cast(r.rows, computeType(r.rows.DType()))
 	if err != nil {
@@ -143,8 +150,13 @@ func (c *call) sumRows(r *reduction) (*tensor.Tensor, error) {
 	}
 }
 
-// sum returns a kernel for the sums of a tensor over all dimensions, or over those of its arguments if
-// overDims is set. If the dtype is not given the sums of integers and bools are I64.
+// sum returns the kernel of aten::sum, which returns the sums of argument 0, a tensor, as a new
+// tensor. If overDims is false, the kernel sums over all dimensions. Otherwise it sums over the
+// dimensions in argument 1, where nil or an empty list stands for all, and keeps them with size 1
+// if argument 2 is true. The next argument is the dtype, to which the elements are cast first; if
+// it is nil, the result has the dtype of the tensor, or I64 for integers and bools. The error of
+// the kernel is a *ValueError for an invalid dimension or dtype, a *LimitError, or an error of
+// package tensor.
 func sum(overDims bool) kernel {
 	return dense(func(c *call) (*tensor.Tensor, error) {
 		dims, keep, dtype, err := c.reduceArgs(overDims)
@@ -176,9 +188,13 @@ func sum(overDims bool) kernel {
 	})
 }
 
-// mean returns a kernel for the means of a tensor over all dimensions, or over those of its arguments
-// if overDims is set; the mean of no elements is NaN. The error is a *ValueError unless the dtype is
-// floating point or complex.
+// mean returns the kernel of aten::mean, which returns the means of argument 0, a tensor, as a new
+// tensor. If overDims is false, the kernel averages over all dimensions. Otherwise it averages over
+// the dimensions in argument 1, where nil or an empty list stands for all, and keeps them with size
+// 1 if argument 2 is true. The next argument is the dtype, to which the elements are cast first;
+// nil stands for that of the tensor. The mean of no elements is NaN. The error of the kernel is a
+// *ValueError if the dtype is neither floating point nor complex or if a dimension is invalid, a
+// *LimitError, or an error of package tensor.
 func mean(overDims bool) kernel {
 	return dense(func(c *call) (*tensor.Tensor, error) {
 		dims, keep, dtype, err := c.reduceArgs(overDims)
@@ -216,8 +232,11 @@ func mean(overDims bool) kernel {
 	})
 }
 
-// softmax returns a kernel for exp(x) divided by its sum over a dimension, or, if logarithm is set, for
-// the logarithm of that.
+// softmax returns the kernel of aten::softmax, or of aten::log_softmax if logarithm is true: exp(x)
+// divided by the sum of exp(x) over dimension argument 1, or the logarithm of that, for each
+// element x of argument 0. The kernel casts to the dtype in argument 2, unless that is nil, and
+// returns a new tensor. Its error is a *ValueError if the dtype is not floating point or the
+// dimension is invalid, a *LimitError, or an error of package tensor.
 func softmax(logarithm bool) kernel {
 	return dense(func(c *call) (*tensor.Tensor, error) {
 		x := c.tensor(0)
@@ -261,8 +280,9 @@ func softmax(logarithm bool) kernel {
 	})
 }
 
-// softmaxTensor returns a new tensor with the softmax of x, or its logarithm, along the last dimension.
-// The elements of x must have type T.
+// softmaxTensor returns a new tensor with the softmax of x along its last dimension, or the
+// logarithm of it if logarithm is true. T must be the Go type of the dtype of x. The error is a
+// *LimitError or an error of package tensor.
 func softmaxTensor[T floatNum](c *call, x *tensor.Tensor, logarithm bool) (*tensor.Tensor, error) {
 	out, to, err := newTensor[T](c, x.Shape()...)
 	if err != nil {
@@ -282,8 +302,9 @@ func softmaxTensor[T floatNum](c *call, x *tensor.Tensor, logarithm bool) (*tens
 	return out, nil
 }
 
-// softmaxRow sets out to the softmax of row, which is not empty, or to its logarithm. It subtracts the
-// maximum first, so that the exponential does not overflow.
+// softmaxRow sets out to the softmax of row, or to its logarithm if logarithm is true. row must not
+// be empty, and out must be as long. To avoid overflow it subtracts the maximum of row before it
+// computes exponentials.
 func softmaxRow[T floatNum](out, row []T, logarithm bool) {
 	top := float64(row[argMax(row)])
 	sum := 0.0

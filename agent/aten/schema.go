@@ -64,7 +64,8 @@ func (k Kind) String() string {
 	return kinds[k]
 }
 
-// Type is the type of a parameter or a result: a Kind with the modifiers that PyTorch's grammar has.
+// Type is the type of a parameter or a result: a Kind with the modifiers that PyTorch's grammar
+// has.
 type Type struct {
 	Kind     Kind
 	Alias    string // as in Tensor(a), "" for none
@@ -90,7 +91,8 @@ func (t Type) String() string {
 	return text
 }
 
-// FullName returns the name with the overload, as in "aten::add.Tensor".
+// FullName returns the name with namespace and overload, as in "aten::add.Tensor", or just
+// "aten::add" if the overload has no name.
 func (s *Schema) FullName() string {
 	if s.Overload == "" {
 		return s.Name
@@ -98,7 +100,8 @@ func (s *Schema) FullName() string {
 	return s.Name + "." + s.Overload
 }
 
-// String returns the schema in a canonical form that [Parse] accepts.
+// String returns the schema as text in a canonical form. If the text has at most 4096 bytes,
+// [Parse] accepts it and returns an equal schema.
 func (s *Schema) String() string {
 	var text strings.Builder
 	text.WriteString(s.FullName() + "(")
@@ -134,7 +137,8 @@ func (a Arg) String() string {
 	return text
 }
 
-// literal returns a default value in the notation of a schema.
+// literal returns the default value v in the notation of a schema, for example "True", "1.0" or
+// "[0, 1]". For nil, and for types that a default value cannot have, it returns "None".
 func literal(v Value) string {
 	switch v := v.(type) {
 	case bool:
@@ -163,8 +167,8 @@ func literal(v Value) string {
 	}
 }
 
-// positional returns the number of parameters that can be given by position; they come before the
-// others.
+// positional returns the number of parameters that a caller may give by position. In s.Args they
+// come before those that can only be given by name.
 func (s *Schema) positional() int {
 	for i, a := range s.Args {
 		if a.KeywordOnly {
@@ -174,7 +178,7 @@ func (s *Schema) positional() int {
 	return len(s.Args)
 }
 
-// find returns the position of the parameter with that name, or -1.
+// find returns the index in s.Args of the parameter with that name, or -1 if there is none.
 func (s *Schema) find(name string) int {
 	for i, a := range s.Args {
 		if a.Name == name {
@@ -184,9 +188,12 @@ func (s *Schema) find(name string) int {
 	return -1
 }
 
-// match returns the arguments of a call in the order of the schema, normalized and with defaults filled
-// in, in a new slice. named has arguments by name. If tensorlike is not nil, it reports which values
-// other than tensors are accepted as tensors. The error is a *CountError or an *ArgumentError.
+// match returns the arguments of a call in a new slice, one for each parameter of the schema: those
+// of args by position, those of named by name, and defaults for the others. Each is converted to
+// the form that kernels get. tensorlike reports whether a value of a type unknown to this package
+// is accepted as a tensor; nil accepts none. The error is a *CountError for too many positional
+// arguments, or an *ArgumentError for an argument that is missing, given twice, of the wrong type
+// or unknown.
 func (s *Schema) match(args []Value, named map[string]Value, tensorlike func(Value) bool) ([]Value, error) {
 	if len(args) > s.positional() {
 		return nil, &CountError{Schema: s, Given: len(args)}
@@ -231,8 +238,10 @@ func (s *Schema) match(args []Value, named map[string]Value, tensorlike func(Val
 	return out, nil
 }
 
-// convert returns v in the form that a kernel gets for a parameter of type t. ok is false if v does not
-// have the type. tensorlike is that of Schema.match.
+// convert returns v in the form that a kernel gets for a parameter of type t, and true. If v does
+// not have that type, ok is false and out must not be used. A nil v has the type if t is optional.
+// tensorlike reports whether a value of a type unknown to this package is accepted as a tensor; nil
+// accepts none. Slices and tensors are not copied, except an []int, which becomes an []int64.
 func (t Type) convert(v Value, tensorlike func(Value) bool) (out Value, ok bool) {
 	v = normalize(v)
 	if v == nil {
@@ -259,8 +268,10 @@ func (t Type) convert(v Value, tensorlike func(Value) bool) (out Value, ok bool)
 	return v, t.Kind == Tensor && tensorlike != nil && tensorlike(v)
 }
 
-// list is convert for a type that is a list; v must be normalized. A single int is repeated if the type
-// has a fixed size.
+// list returns v in the form that a kernel gets for a parameter of the list type t, and true. If v
+// does not have that type, ok is false. v must have been normalized. A single int64 becomes a list
+// of t.Size such elements if t is a list of ints with a fixed size. A list is returned itself; a
+// list of tensors must not contain nil.
 func (t Type) list(v Value) (out Value, ok bool) {
 	switch v := v.(type) {
 	case int64:

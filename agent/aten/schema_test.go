@@ -63,7 +63,8 @@ func TestParseErrors(t *testing.T) {
 	require.Panics(t, func() { aten.MustParse("nonsense") })
 }
 
-// FuzzParse parses arbitrary text. A valid schema must survive printing and parsing.
+// FuzzParse parses arbitrary text. Parse must return a *SchemaError, or a schema that is equal
+// after printing and parsing it again.
 func FuzzParse(f *testing.F) {
 	f.Add("aten::f.g(Tensor(a -> *) self, int[2]? size=1, *, Scalar? x=None, float p=1, str s='hi', int[] l=[1, -2]) -> (Tensor(a)[] parts, int)")
 	table := aten.Default()

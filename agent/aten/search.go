@@ -8,8 +8,8 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/tensor"
 )
 
-// argMax returns the index of the first maximum of a row that is not empty. A NaN counts as greater
-// than any number.
+// argMax returns the index of the first maximum of row, which must not be empty. If row contains
+// NaN, the result is the index of the first NaN.
 func argMax[T realNum](row []T) int {
 	best := 0
 	for i, v := range row {
@@ -23,8 +23,8 @@ func argMax[T realNum](row []T) int {
 	return best
 }
 
-// argMin returns the index of the first minimum of a row that is not empty. A NaN counts as less than
-// any number.
+// argMin returns the index of the first minimum of row, which must not be empty. If row contains
+// NaN, the result is the index of the first NaN.
 func argMin[T realNum](row []T) int {
 	best := 0
 	for i, v := range row {
@@ -38,8 +38,10 @@ func argMin[T realNum](row []T) int {
 	return best
 }
 
-// extremes returns two new tensors: the maximum, or minimum if low is set, of each row of r, and its
-// index in the row as I64. The rows must not be empty, and their elements must have type T.
+// extremes returns two new tensors of the shape r.shape: values has the maximum of each row of r,
+// or its minimum if low is true; indices, of dtype I64, has the index of the first such element in
+// the row. A NaN counts as the extreme. The rows must not be empty, and T must be the Go type of
+// their dtype. The error is a *LimitError or an error of package tensor.
 func extremes[T realNum](c *call, r *reduction, low bool) (values, indices *tensor.Tensor, err error) {
 	find := argMax[T]
 	if low {
@@ -52,9 +54,11 @@ func extremes[T realNum](c *call, r *reduction, low bool) (values, indices *tens
 	return values, indices, err
 }
 
-// extremes returns the maxima, or minima if low is set, of x over dims, and their indices. dims must be
-// sorted; keep is that of reduce. The error is a *ValueError if there are no elements to compare or
-// they are complex.
+// extremes returns two new tensors: values has the maxima of x over dims, or the minima if low is
+// true, in the dtype of x, and indices their I64 indices in row-major order of dims. dims must be
+// sorted. The results keep these dimensions with size 1 if keep is true. The error is a *ValueError
+// if there are no elements to compare or x is complex, a *LimitError, or an error of package
+// tensor.
 func (c *call) extremes(x *tensor.Tensor, dims []int, keep, low bool) (values, indices *tensor.Tensor, err error) {
 	d := x.DType()
 	if x, err = c.cast(x, computeType(d)); err != nil {
@@ -92,7 +96,9 @@ func (c *call) extremes(x *tensor.Tensor, dims []int, keep, low bool) (values, i
 	return values, indices, err
 }
 
-// extremeOfAll returns a kernel for the maximum, or minimum if low is set, of a tensor.
+// extremeOfAll returns the kernel of aten::max, or of aten::min if low is true, for a whole tensor:
+// it returns the extreme element of argument 0 as a new tensor of rank 0. The errors are those of
+// call.extremes.
 func extremeOfAll(low bool) kernel {
 	return dense(func(c *call) (*tensor.Tensor, error) {
 		x := c.tensor(0)
@@ -101,8 +107,10 @@ func extremeOfAll(low bool) kernel {
 	})
 }
 
-// extremeOfDim returns a kernel with two results: the maxima, or minima if low is set, along a
-// dimension, and their indices.
+// extremeOfDim returns the kernel of aten::max.dim, or of aten::min.dim if low is true. The kernel
+// has two results, both new tensors: the maxima or minima of argument 0 along dimension argument 1,
+// and their indices. They keep the dimension, with size 1, if argument 2 is true. The error is a
+// *ValueError for an invalid dimension; otherwise it is an error of call.extremes.
 func extremeOfDim(low bool) kernel {
 	return func(c *call) (Value, error) {
 		dims, err := c.oneDim(1, c.tensor(0).Rank())
@@ -117,8 +125,9 @@ func extremeOfDim(low bool) kernel {
 	}
 }
 
-// oneDim returns argument i, a dimension of a tensor of that rank, as a list of one element, or nil if
-// rank is 0. The error is a *ValueError.
+// oneDim returns argument i of the call, the dimension of a tensor of the given rank, as a new
+// slice with that dimension, counted from 0. The slice is nil if rank is 0. If there is no such
+// dimension, the error is a *ValueError.
 func (c *call) oneDim(i, rank int) ([]int, error) {
 	dim, err := c.dim(i, rank)
 	if err != nil || rank == 0 {
@@ -127,8 +136,11 @@ func (c *call) oneDim(i, rank int) ([]int, error) {
 	return []int{dim}, nil
 }
 
-// indexOfExtreme returns a kernel for the indices of the maxima, or minima if low is set, along a
-// dimension. Without a dimension it returns one index, that in the flattened tensor.
+// indexOfExtreme returns the kernel of aten::argmax, or of aten::argmin if low is true. The kernel
+// returns a new I64 tensor with the indices of the maxima or minima of argument 0 along dimension
+// argument 1. If argument 1 is nil, the tensor has one element: the index of the maximum or minimum
+// in the flattened argument 0. Reduced dimensions are kept with size 1 if argument 2 is true. The
+// error is a *ValueError for an invalid dimension; otherwise it is an error of call.extremes.
 func indexOfExtreme(low bool) kernel {
 	return dense(func(c *call) (*tensor.Tensor, error) {
 		x := c.tensor(0)
@@ -144,8 +156,9 @@ func indexOfExtreme(low bool) kernel {
 	})
 }
 
-// nonzeroIndices is a kernel that returns an I64 matrix with one row for each nonzero element, which is
-// the index of the element.
+// nonzeroIndices is the kernel of aten::nonzero: it returns a new I64 matrix with one row for each
+// element of argument 0 that is not zero, in row-major order. The row has the index of the element
+// in each dimension. The error is a *LimitError or an error of package tensor.
 func nonzeroIndices(c *call) (*tensor.Tensor, error) {
 	x := c.tensor(0)
 	mask, err := c.nonzeroMask(x)
@@ -178,8 +191,10 @@ func nonzeroIndices(c *call) (*tensor.Tensor, error) {
 	return out, nil
 }
 
-// tensorsEqual is a kernel that reports whether two tensors have the same shape and equal elements;
-// their dtypes may differ.
+// tensorsEqual is the kernel of aten::equal: it returns, as a bool, whether arguments 0 and 1 have
+// the same shape and equal elements. Their dtypes may differ; elements are compared in the dtype to
+// which both are promoted. NaN equals nothing. The error is a *LimitError or an error of package
+// tensor.
 func tensorsEqual(c *call) (Value, error) {
 	x, y := c.tensor(0), c.tensor(1)
 	if !slices.Equal(x.Shape(), y.Shape()) {
@@ -200,7 +215,7 @@ func tensorsEqual(c *call) (Value, error) {
 	return c.allTrue(out)
 }
 
-// sameDType returns a *ValueError unless x and y have the same dtype.
+// sameDType returns nil if x and y have the same dtype, and otherwise a *ValueError.
 func sameDType(x, y *tensor.Tensor) error {
 	if x.DType() != y.DType() {
 		return valueErrorf("expected scalar type %s but found %s", torchNames[x.DType()], torchNames[y.DType()])
@@ -208,7 +223,8 @@ func sameDType(x, y *tensor.Tensor) error {
 	return nil
 }
 
-// allTrue returns whether all elements of t, a tensor of bools, are true.
+// allTrue returns, as a bool, whether all elements of t, a tensor of bools, are true. If t has no
+// elements the result is true. The errors are those of elements.
 func (c *call) allTrue(t *tensor.Tensor) (Value, error) {
 	all, err := elements[bool](c, t)
 	if err != nil {
@@ -217,9 +233,12 @@ func (c *call) allTrue(t *tensor.Tensor) (Value, error) {
 	return !slices.Contains(all, false), nil
 }
 
-// allClose is a kernel that reports whether |self - other| <= atol + rtol*|other| for all elements,
-// with broadcasting. Equal infinities are close, and NaNs only if equal_nan is set. The error is a
-// *ValueError if the dtypes differ or a tolerance is negative.
+// allClose is the kernel of aten::allclose: it returns, as a bool, whether |x-y| <= atol+rtol*|y|
+// for all elements x and y of arguments 0 and 1, with broadcasting. rtol, atol and equal_nan are
+// arguments 2 to 4. An infinity is close only to an equal one; two NaNs are close if equal_nan is
+// true, and otherwise NaN is close to nothing. The error is a *ValueError if the dtypes differ or a
+// tolerance is negative or NaN, a *SizeError if the shapes cannot be broadcast, a *LimitError, or
+// an error of package tensor.
 func allClose(c *call) (Value, error) {
 	x, y := c.tensor(0), c.tensor(1)
 	if x.DType() != y.DType() {

@@ -6,8 +6,9 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/tensor"
 )
 
-// sparse returns a sparse tensor of copies of indices and values, so that the caller of the operator
-// cannot modify them. The error is a *LimitError or that of tensor.NewSparse.
+// sparse returns a new sparse tensor of the given shape with copies of indices and values, so that
+// it does not share memory with arguments of the operator. The error is a *LimitError or an error
+// of package tensor.
 func (c *call) sparse(indices, values *tensor.Tensor, shape []int) (*tensor.Sparse, error) {
 	indices, err := c.clone(indices)
 	if err != nil {
@@ -19,8 +20,9 @@ func (c *call) sparse(indices, values *tensor.Tensor, shape []int) (*tensor.Spar
 	return tensor.NewSparse(indices, values, shape...)
 }
 
-// withValues returns a sparse tensor with the shape and a copy of the indices of s, and with the given
-// values, which it retains. The error is a *LimitError or that of tensor.NewSparse.
+// withValues returns a new sparse tensor with the shape and a copy of the indices of s. It retains
+// values, which are not copied, as the values. The error is a *LimitError or an error of package
+// tensor.
 func (c *call) withValues(s *tensor.Sparse, values *tensor.Tensor) (*tensor.Sparse, error) {
 	indices, err := c.clone(s.Indices())
 	if err != nil {
@@ -29,7 +31,8 @@ func (c *call) withValues(s *tensor.Sparse, values *tensor.Tensor) (*tensor.Spar
 	return tensor.NewSparse(indices, values, s.Shape()...)
 }
 
-// ofSparse returns a kernel that calls f with argument 0, which must be a sparse tensor.
+// ofSparse returns a kernel that calls f with argument 0, a sparse tensor, and returns the results
+// of f. If argument 0 is not sparse, the kernel does not call f and returns a *ValueError.
 func ofSparse(f func(c *call, s *tensor.Sparse) (Value, error)) kernel {
 	return func(c *call) (Value, error) {
 		s, ok := c.args[0].(*tensor.Sparse)
@@ -40,8 +43,10 @@ func ofSparse(f func(c *call, s *tensor.Sparse) (Value, error)) kernel {
 	}
 }
 
-// ofCoalesced returns a kernel that returns f of argument 0, which must be a coalesced sparse tensor;
-// what names that part of the tensor in the error.
+// ofCoalesced returns a kernel that calls f with argument 0, a coalesced sparse tensor, and returns
+// the tensor that f returns, without a copy. If argument 0 is not sparse or not coalesced, the
+// error of the kernel is a *ValueError. In its text, the string what names the part of the tensor
+// that f returns.
 func ofCoalesced(what string, f func(*tensor.Sparse) *tensor.Tensor) kernel {
 	return ofSparse(func(_ *call, s *tensor.Sparse) (Value, error) {
 		if !s.Coalesced() {
@@ -51,9 +56,11 @@ func ofCoalesced(what string, f func(*tensor.Sparse) *tensor.Tensor) kernel {
 	})
 }
 
-// makeSparse returns a kernel that creates a sparse tensor from indices, values and a shape. If
-// inferred is set there is no argument for the shape: the kernel uses the smallest one that contains
-// all indices.
+// makeSparse returns a kernel that creates a sparse tensor from copies of argument 0, the indices,
+// and argument 1, the values, which it casts to the requested dtype. If inferred is false, argument
+// 2 is the shape. If inferred is true there is no such argument, and the shape is the smallest one
+// that contains all indices. The next arguments are dtype, layout, device and pin_memory. The error
+// of the kernel is a *ValueError, a *LimitError or an error of package tensor.
 func makeSparse(inferred bool) kernel {
 	return func(c *call) (Value, error) {
 		indices, values, shape, options := c.tensor(0), c.tensor(1), c.ints(2), 3
@@ -78,9 +85,12 @@ func makeSparse(inferred bool) kernel {
 	}
 }
 
-// smallestShape returns the smallest shape of a sparse tensor whose indices are the tensor at and whose
-// values are the tensor list. The error is a *ValueError if their ranks do not fit or an index is
-// invalid, or that of elements.
+// smallestShape returns, in a new slice, the smallest shape that a sparse tensor can have whose
+// indices are the matrix at and whose values are the tensor list. If there are no indices, the
+// sizes of the sparse dimensions are 0. The error is a *ValueError if the ranks are wrong, if there
+// are more than tensor.MaxRank sparse dimensions, or if the largest index of a dimension is
+// negative or too large; otherwise it is an error of elements, for example if the indices are not
+// I64.
 func (c *call) smallestShape(at, list *tensor.Tensor) ([]int, error) {
 	if at.Rank() != 2 || list.Rank() < 1 {
 		return nil, valueErrorf("indices must be a matrix and values have a dimension")
@@ -107,8 +117,8 @@ func (c *call) smallestShape(at, list *tensor.Tensor) ([]int, error) {
 	return append(shape, list.Shape()[1:]...), nil
 }
 
-// scaleSparse returns a sparse tensor with the values of s times factor, in dtype d, and a copy of its
-// indices.
+// scaleSparse returns a new sparse tensor of dtype d with the values of s multiplied by the number
+// factor, and a copy of the indices of s. The error is a *LimitError or an error of package tensor.
 func (c *call) scaleSparse(s *tensor.Sparse, factor Value, d tensor.DType) (*tensor.Sparse, error) {
 	values, err := c.scale(s.Values(), factor, d)
 	if err != nil {
@@ -120,9 +130,10 @@ func (c *call) scaleSparse(s *tensor.Sparse, factor Value, d tensor.DType) (*ten
 	return c.withValues(s, values)
 }
 
-// addSparse returns x + factor*s in dtype d. x is a dense or sparse tensor of the same shape as s, and
-// the result is dense or sparse like x. The error is a *ValueError if the shapes differ, a *LimitError,
-// or one of package tensor.
+// addSparse returns x + factor*s, in dtype d, as a new tensor. x is a *tensor.Tensor or a
+// *tensor.Sparse of the same shape as s, and the result has the same Go type as x. The error is a
+// *ValueError if the shapes, or the numbers of sparse dimensions, differ; otherwise it is a
+// *LimitError or an error of package tensor.
 func (c *call) addSparse(x Value, s *tensor.Sparse, factor Value, d tensor.DType) (Value, error) {
 	s, err := c.scaleSparse(s, factor, d)
 	if err != nil {
@@ -145,9 +156,10 @@ func (c *call) addSparse(x Value, s *tensor.Sparse, factor Value, d tensor.DType
 	return value(c.binary(opAdd, t, full, d))
 }
 
-// addSparseSparse returns the sum of two sparse tensors, of which b has dtype d: a new tensor with the
-// indices and values of both. If both are coalesced, so is the sum. The error is a *ValueError if the
-// shapes or the numbers of sparse dimensions differ.
+// addSparseSparse returns the sum of a and b as a new sparse tensor of dtype d, which b must have.
+// If both a and b are coalesced, so is the sum. Otherwise it lists the indices and values of a,
+// then those of b. The error is a *ValueError if the shapes or the numbers of sparse dimensions
+// differ, a *LimitError, or an error of package tensor.
 func (c *call) addSparseSparse(a, b *tensor.Sparse, d tensor.DType) (*tensor.Sparse, error) {
 	if !slices.Equal(a.Shape(), b.Shape()) {
 		return nil, valueErrorf("add: expected sizes of 'self' and 'other' to match, but %s != %s", sizes(a.Shape()), sizes(b.Shape()))
@@ -176,8 +188,10 @@ func (c *call) addSparseSparse(a, b *tensor.Sparse, d tensor.DType) (*tensor.Spa
 	return sum.Coalesce()
 }
 
-// toDense is a kernel that returns a sparse tensor as a dense one, cast to the dtype of argument 1, if
-// it is given. A dense tensor is only cast.
+// toDense is the kernel of aten::to_dense: it returns argument 0, a sparse tensor, as a new dense
+// tensor, cast to the dtype in argument 1 unless that is nil. If argument 0 is dense, it is only
+// cast; as in PyTorch, the result is then the argument itself if the dtype does not change. The error
+// is that of call.dtype, a *LimitError, or an error of package tensor.
 func toDense(c *call) (Value, error) {
 	s, ok := c.args[0].(*tensor.Sparse)
 	t, _ := c.args[0].(*tensor.Tensor)
@@ -197,12 +211,16 @@ func toDense(c *call) (Value, error) {
 	return value(c.cast(t, d))
 }
 
-// sumSparse returns the sum of all values of a sparse tensor.
+// sumSparse is the kernel of aten::_sparse_sum: it returns the sum of all values of s as a new
+// dense tensor of rank 0. The sum of integers or bools is I64. The error is a *LimitError or an
+// error of package tensor.
 func sumSparse(c *call, s *tensor.Sparse) (Value, error) {
 	return sum(false)(&call{ctx: c.ctx, limits: c.limits, args: []Value{s.Values(), nil}})
 }
 
-// mulScalar is a kernel that multiplies a dense or sparse tensor by a number.
+// mulScalar is the kernel of aten::mul for argument 0, a dense or sparse tensor, and argument 1, a
+// number. It returns the product as a new tensor, sparse if the argument is. The error is a
+// *LimitError or an error of package tensor.
 func mulScalar(c *call) (Value, error) {
 	if s, ok := c.args[0].(*tensor.Sparse); ok {
 		return value(c.scaleSparse(s, c.args[1], resultType(s, c.args[1])))
@@ -210,7 +228,9 @@ func mulScalar(c *call) (Value, error) {
 	return value(multiply(c))
 }
 
-// divScalar is a kernel that divides a dense or sparse tensor by a number.
+// divScalar is the kernel of aten::div for argument 0, a dense or sparse tensor, and argument 1, a
+// number. It returns the quotient as a new tensor, sparse if the argument is. Quotients of integers
+// and bools are F32. The error is a *LimitError or an error of package tensor.
 func divScalar(c *call) (Value, error) {
 	s, ok := c.args[0].(*tensor.Sparse)
 	if !ok {
@@ -223,7 +243,9 @@ func divScalar(c *call) (Value, error) {
 	return value(c.withValues(s, values))
 }
 
-// neg is a kernel that negates a dense or sparse tensor.
+// neg is the kernel of aten::neg: it returns argument 0, a dense or sparse tensor, with the
+// opposite sign as a new tensor, sparse if the argument is. The error is a *ValueError for a tensor
+// of bools, a *LimitError, or an error of package tensor.
 func neg(c *call) (Value, error) {
 	s, ok := c.args[0].(*tensor.Sparse)
 	if !ok {
@@ -236,8 +258,10 @@ func neg(c *call) (Value, error) {
 	return value(c.withValues(s, values))
 }
 
-// sparseProduct returns the dense product of a sparse matrix and a dense one. The error is a
-// *ValueError if dtypes or shapes do not match, a *LimitError, or a *tensor.IndexError.
+// sparseProduct returns the product of the sparse matrix s and the dense matrix y as a new dense
+// tensor. The error is a *ValueError if one is not a matrix, if the dtypes differ or are Bool, or
+// if the sizes do not fit; otherwise it is a *LimitError or an error of package tensor, such as a
+// *tensor.IndexError for an index outside s.
 func (c *call) sparseProduct(s *tensor.Sparse, y *tensor.Tensor) (*tensor.Tensor, error) {
 	switch {
 	case len(s.Shape()) != 2 || s.Indices().Shape()[0] != 2:
@@ -289,9 +313,10 @@ func (c *call) sparseProduct(s *tensor.Sparse, y *tensor.Tensor) (*tensor.Tensor
 	return c.cast(out, d)
 }
 
-// sparseMatmul returns a new matrix with the product of s, whose values are given as values, and the
-// matrix y. The elements of values and y must have type T. The error is a *LimitError or a
-// *tensor.IndexError.
+// sparseMatmul returns the product of the sparse matrix s and the dense matrix y as a new dense
+// matrix. It takes the positions from s and the numbers from values, which are the values of s cast
+// to the dtype of y. T must be the Go type of that dtype. The error is a *tensor.IndexError for an
+// index outside s, a *LimitError, or another error of package tensor.
 func sparseMatmul[T number](c *call, s *tensor.Sparse, values, y *tensor.Tensor) (*tensor.Tensor, error) {
 	n := y.Shape()[1]
 	out, to, err := newTensor[T](c, s.Shape()[0], n)

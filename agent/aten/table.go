@@ -7,13 +7,14 @@ import (
 	"strings"
 )
 
-// Kernel computes an operator. args have the number, order and types of the schema's arguments, and the
-// kernel must return results of the number, order and types in the schema. It may modify the slice args
-// but not the arguments in it, unless the schema marks them as modified. It may be called concurrently,
-// and should return early when ctx, the context of the call, ends.
+// Kernel computes an operator. args have the number, order and types of the schema's arguments, and
+// the kernel must return results of the number, order and types in the schema. It may modify the
+// slice args but not the arguments in it, unless the schema marks them as modified. It may be
+// called concurrently, and should return early when ctx, the context of the call, ends.
 type Kernel func(ctx context.Context, args []Value) ([]Value, error)
 
-// Operator is one overload of an operator. It must not be modified after it has been added to a Table.
+// Operator is one overload of an operator. It must not be modified after it has been added to a
+// Table.
 type Operator struct {
 	Schema *Schema
 	Kernel Kernel
@@ -28,9 +29,10 @@ type Operator struct {
 	Short bool
 }
 
-// Run calls the kernel with arguments returned by Resolve and returns its results. The error is that of
-// the kernel, which is a *KernelError for the operators of this package, or a *KernelError if the
-// number of results is not that of the schema.
+// Run calls the kernel of op and returns its results. args must have been returned by Resolve; the
+// kernel may overwrite the slice. The error is that of the kernel, which for the operators of this
+// package is a *KernelError; it is also a *KernelError if the kernel does not return as many
+// results as the schema has.
 func (op *Operator) Run(ctx context.Context, args []Value) ([]Value, error) {
 	out, err := op.Kernel(ctx, args)
 	if err != nil {
@@ -42,15 +44,16 @@ func (op *Operator) Run(ctx context.Context, args []Value) ([]Value, error) {
 	return out, nil
 }
 
-// Table holds operators by name. The zero Table is empty and ready to use. It may be used concurrently
-// as long as it is not modified.
+// Table holds operators by name. The zero Table is empty and ready to use. It may be used
+// concurrently as long as it is not modified.
 type Table struct {
 	byName map[string][]*Operator // by name without overload, in the order of registration
 }
 
-// Register adds an operator after the other overloads of its name; a call without an overload tries
-// them in that order. The error is a *RegisteredError if the table has an operator with that name and
-// overload.
+// Register adds op to the table, after the other overloads of the same name; a call that names no
+// overload tries the overloads in that order. The table keeps a copy of op, which shares its
+// Schema. If the table already has an operator with that name and overload, Register does not
+// change the table and returns a *RegisteredError.
 func (t *Table) Register(op Operator) error {
 	if t.find(op.Schema) >= 0 {
 		return &RegisteredError{Name: op.Schema.FullName()}
@@ -62,9 +65,10 @@ func (t *Table) Register(op Operator) error {
 	return nil
 }
 
-// Replace replaces the operator that has the name and overload of op. To call the previous kernel from
-// the new one, get it with Lookup before. The error is an *UnknownError if the table has no such
-// operator.
+// Replace puts op in the place of the operator with the same name and overload. Slices that Lookup
+// has returned may show op from then on: to call the previous kernel from the new one, copy the
+// *Operator out of such a slice before. If the table has no operator of that name and overload,
+// Replace returns an *UnknownError.
 func (t *Table) Replace(op Operator) error {
 	i := t.find(op.Schema)
 	if i < 0 {
@@ -74,15 +78,16 @@ func (t *Table) Replace(op Operator) error {
 	return nil
 }
 
-// find returns the index of the operator with the name and overload of s in the list of that name's
-// overloads, or -1.
+// find returns the index in t.byName[s.Name] of the operator with the overload of s, or -1 if there
+// is none.
 func (t *Table) find(s *Schema) int {
 	return slices.IndexFunc(t.byName[s.Name], func(op *Operator) bool { return op.Schema.Overload == s.Overload })
 }
 
-// Lookup returns the operators to which a name refers: all overloads for "aten::add", one for
-// "aten::add.Tensor" or for a complete schema. The slice and the operators must not be
-// modified. The error is an *UnknownError.
+// Lookup returns the operators to which a name refers: all overloads for a plain name such as
+// "aten::add", and one for "aten::add.Tensor" or for a complete schema. The slice and the operators
+// belong to the table and must not be modified. If there is none, Lookup returns nil and an
+// *UnknownError.
 func (t *Table) Lookup(name string) ([]*Operator, error) {
 	if all, ok := t.byName[name]; ok {
 		return all, nil
@@ -111,7 +116,8 @@ func (t *Table) Lookup(name string) ([]*Operator, error) {
 // maxShown bounds the part of a name, which may come from a peer, that an error repeats.
 const maxShown = 256
 
-// unknown returns the error for a name that the table does not have.
+// unknown returns an *UnknownError for a name that the table does not have, with the name that
+// suggest finds. It cuts the name off after 256 bytes.
 func (t *Table) unknown(name string) error {
 	e := &UnknownError{Name: name, Near: t.suggest(name)}
 	if len(name) > maxShown {
@@ -120,9 +126,10 @@ func (t *Table) unknown(name string) error {
 	return e
 }
 
-// suggest returns the name of an operator in the table that contains the given name or is contained in
-// it, namespaces ignored: the longest such name, and of these the first in alphabetical order. It
-// returns "" if there is none.
+// suggest returns the name of an operator in the table that is similar to name: without namespaces,
+// overload and arguments, one contains the other. Names that are then shorter than 2 bytes are
+// similar to none. Of several it returns the longest, and of these the first in alphabetical order.
+// It returns "" if there is none, or if that part of name is longer than 256 bytes.
 func (t *Table) suggest(name string) string {
 	requested, _, _ := strings.Cut(name, "(")
 	requested, _, _ = strings.Cut(requested[strings.LastIndex(requested, ":")+1:], ".")
@@ -142,7 +149,8 @@ func (t *Table) suggest(name string) string {
 	return best
 }
 
-// Names returns the names of all operators with their overloads, sorted.
+// Names returns the names of all operators, with namespace and overload, in a new sorted slice. It
+// is nil for an empty table.
 func (t *Table) Names() []string {
 	var names []string
 	for _, all := range t.byName {
@@ -154,7 +162,8 @@ func (t *Table) Names() []string {
 	return names
 }
 
-// Clone returns a copy of the table that can be modified independently. The operators are shared.
+// Clone returns a copy of the table. Changes of one table do not affect the other. The operators
+// themselves are shared.
 func (t *Table) Clone() *Table {
 	c := &Table{byName: make(map[string][]*Operator, len(t.byName))}
 	for name, all := range t.byName {
@@ -163,9 +172,14 @@ func (t *Table) Clone() *Table {
 	return c
 }
 
-// Resolve returns the operator for a call, and the arguments for its kernel in a new slice: args by
-// position, then named, then defaults. It chooses the first overload that accepts them. The error is an
-// *UnknownError; a *CountError or *ArgumentError if there is only one overload; or an *OverloadError.
+// Resolve chooses the operator for a call: the first overload to which name refers that accepts the
+// arguments. It returns the operator and the arguments for its kernel, in a new slice with one for
+// each parameter: those of args by position, those of named by name, and defaults for the others.
+// It keeps neither args nor named, but the values in the slice are not copied.
+//
+// If the table does not have the name, the error is an *UnknownError. If no overload accepts the
+// arguments, it is an *OverloadError, or, if there is only one overload, a *CountError or an
+// *ArgumentError.
 func (t *Table) Resolve(name string, args []Value, named map[string]Value) (*Operator, []Value, error) {
 	all, err := t.Lookup(name)
 	if err != nil {
@@ -189,8 +203,8 @@ func (t *Table) Resolve(name string, args []Value, named map[string]Value) (*Ope
 	return nil, nil, e
 }
 
-// Call chooses an operator as Resolve does, runs it and returns its results. The error is that of
-// Resolve or Run.
+// Call chooses an operator for name and the arguments as Resolve does, runs it, and returns its
+// results. ctx is passed to the kernel. The errors are those of Resolve and Run.
 func (t *Table) Call(ctx context.Context, name string, args []Value, named map[string]Value) ([]Value, error) {
 	op, complete, err := t.Resolve(name, args, named)
 	if err != nil {
@@ -199,7 +213,8 @@ func (t *Table) Call(ctx context.Context, name string, args []Value, named map[s
 	return op.Run(ctx, complete)
 }
 
-// MustParse is Parse, but panics on an error. It is meant for schemas in the source of a program.
+// MustParse returns the schema that text describes, as Parse does, and panics if text is not a
+// valid schema. It is meant for schemas in the source of a program.
 func MustParse(text string) *Schema {
 	s, err := Parse(text)
 	if err != nil {

@@ -18,7 +18,8 @@ import (
 
 type values = []aten.Value
 
-// call calls an operator that has one result.
+// call calls an operator of the table that has one result, and returns the result. It fails the
+// test if there is an error.
 func call(t *testing.T, table *aten.Table, name string, args ...aten.Value) aten.Value {
 	t.Helper()
 	out, err := table.Call(t.Context(), name, args, nil)
@@ -27,7 +28,8 @@ func call(t *testing.T, table *aten.Table, name string, args ...aten.Value) aten
 	return out[0]
 }
 
-// requireData compares the elements of a contiguous tensor.
+// requireData fails the test unless got is a contiguous tensor with exactly the elements want, in
+// row-major order.
 func requireData[T tensor.Element](t *testing.T, got aten.Value, want ...T) {
 	t.Helper()
 	data, err := tensor.Data[T](got.(*tensor.Tensor))
@@ -164,8 +166,8 @@ type variable struct {
 	from string
 }
 
-// An application replaces the kernel of an operator by one that accepts its own type and calls
-// the previous kernel.
+// TestReplace checks that an application can replace an operator by one whose kernel accepts a type
+// of the application and calls the previous kernel. Other tables and operators do not change.
 func TestReplace(t *testing.T) {
 	table := aten.Default()
 	plain, err := table.Lookup("aten::mul.Tensor")
@@ -218,8 +220,8 @@ func TestKernelErrors(t *testing.T) {
 	require.ErrorIs(t, err, context.Canceled)
 }
 
-// Dividing a sparse tensor by a number keeps its indices, makes integers floating point, and does
-// not modify the argument.
+// TestSparseDivScalar checks that dividing a sparse tensor by a number keeps its shape and indices,
+// returns F32 for integers, and does not modify the argument. Dividing it by a tensor fails.
 func TestSparseDivScalar(t *testing.T) {
 	inf := float32(math.Inf(1))
 	indices := must(tensorOf[int64](t, 0, 1, 0, 2, 0, 2).View(2, 3)) // has (0, 2) twice
@@ -248,7 +250,8 @@ func TestSparseDivScalar(t *testing.T) {
 	require.ErrorContains(t, err, "does not take a sparse")
 }
 
-// The new values of a result are not copied again. The values are one row, much larger than the
+// TestSparseValuesAreAllocatedOnce checks that division, multiplication and negation of a sparse
+// tensor allocate the values of the result only once. The values are one row, much larger than the
 // indices.
 func TestSparseValuesAreAllocatedOnce(t *testing.T) {
 	const n = 1 << 18
@@ -273,7 +276,9 @@ func must[T any](v T, err error) T {
 	return v
 }
 
-// A few bytes from a peer must not make a call use more memory than the limit.
+// TestLimits checks that calls with small arguments that describe large tensors fail with a
+// *LimitError, so that a few bytes from a peer cannot make a call use more memory than the limit.
+// Calls that need no memory succeed whatever the shape is.
 func TestLimits(t *testing.T) {
 	table := aten.Builtin(aten.Limits{TensorBytes: 1 << 10})
 	one := tensor.Scalar(float32(1))
@@ -332,7 +337,8 @@ func TestLimits(t *testing.T) {
 
 const maxInt64 = int64(1)<<62 - 1 + int64(1)<<62
 
-// Kernels accept read-only and unaligned memory, and do not modify arguments.
+// TestMemoryOfArguments checks that operators accept a tensor in read-only and unaligned memory and
+// do not modify it; aten::t returns a view of its storage and aten::clone a copy.
 func TestMemoryOfArguments(t *testing.T) {
 	table := aten.Default()
 	p := make([]byte, 1+4*4)
@@ -348,7 +354,8 @@ func TestMemoryOfArguments(t *testing.T) {
 	require.NotSame(t, odd.Storage(), call(t, table, "aten::clone", odd).(*tensor.Tensor).Storage())
 }
 
-// A call with two small tensors allocates the list of its arguments and the result.
+// TestAllocations checks that a call of aten::add with two small tensors makes at most 7
+// allocations, or 8 if the build tag for invariants is set.
 func TestAllocations(t *testing.T) {
 	table := aten.Default()
 	x := must(tensor.Zeros(tensor.F32, 2, 2))
@@ -366,7 +373,9 @@ func TestAllocations(t *testing.T) {
 	require.LessOrEqual(t, n, limit)
 }
 
-// The memory of indices may belong to another process, which may modify it at any time.
+// TestIndicesChangedAfterCheck checks that operators on a sparse tensor fail with a
+// *tensor.IndexError if its indices became invalid after it was created, as they may if their
+// memory belongs to another process.
 func TestIndicesChangedAfterCheck(t *testing.T) {
 	at := must(tensor.Zeros(tensor.I64, 2, 1))
 	s := must(tensor.NewSparse(at, tensorOf(t, 1.0), 3, 3))

@@ -45,7 +45,9 @@ type torchResult struct {
 	Results []json.RawMessage
 }
 
-// runTorch makes all calls in one process, because importing PyTorch takes seconds.
+// runTorch makes all calls in one process with PyTorch, because importing PyTorch takes seconds,
+// and returns a result for each call. Without PyTorch it skips the test, or fails it if
+// TENSORPIPE_REQUIRE_TORCH is 1.
 func runTorch(t *testing.T, calls []torchCall) []torchResult {
 	t.Helper()
 	var questions []map[string]any
@@ -92,7 +94,8 @@ func skipOrFail(t *testing.T, why any) {
 	t.Skip("no PyTorch here: ", why)
 }
 
-// toJSON returns a value in the form that is sent to PyTorch.
+// toJSON returns v, an argument or a part of one, as a value that json.Marshal turns into the form
+// that testdata/torch_peer.py reads.
 func toJSON(t *testing.T, v aten.Value) any {
 	t.Helper()
 	switch v := v.(type) {
@@ -117,7 +120,7 @@ func toJSON(t *testing.T, v aten.Value) any {
 	}
 }
 
-// fromJSON decodes a value that PyTorch returned.
+// fromJSON returns the value that raw, a result from testdata/torch_peer.py, represents.
 func fromJSON(t *testing.T, raw json.RawMessage) aten.Value {
 	t.Helper()
 	var v any
@@ -179,7 +182,8 @@ func loadTensor(t *testing.T, v map[string]any) *tensor.Tensor {
 	return x
 }
 
-// tolerance returns the allowed relative difference due to rounding.
+// tolerance returns the relative difference due to rounding that is allowed for results of dtype d.
+// It is 0 for integers and bools.
 func tolerance(d tensor.DType) float64 {
 	switch d {
 	case tensor.F16:
@@ -194,7 +198,8 @@ func tolerance(d tensor.DType) float64 {
 	return 0
 }
 
-// requireSame compares a result with that of PyTorch. NaNs are equal.
+// requireSame fails the test unless got, a result of this package, has the type of want, the result
+// of PyTorch, and equal numbers within the tolerance. NaNs are equal. what describes the call.
 func requireSame(t *testing.T, want, got aten.Value, what string) {
 	t.Helper()
 	switch want := want.(type) {
@@ -229,7 +234,7 @@ func requireClose(t *testing.T, want, got *tensor.Tensor, what string) {
 	}
 }
 
-// numbers returns the elements, for messages.
+// numbers returns the elements of x as complex numbers in row-major order, for messages.
 func numbers(t *testing.T, x *tensor.Tensor) []complex128 {
 	t.Helper()
 	out, err := table.Call(t.Context(), "aten::to.dtype", []aten.Value{x, "c128"}, nil)
@@ -241,8 +246,8 @@ func numbers(t *testing.T, x *tensor.Tensor) []complex128 {
 	return data
 }
 
-// Every operator returns PyTorch's result, and fails if PyTorch fails, except for dtypes that
-// PyTorch has not implemented.
+// TestAgainstTorch checks that every operator returns PyTorch's result, and fails if PyTorch fails,
+// except for dtypes that PyTorch has not implemented. It needs PyTorch.
 func TestAgainstTorch(t *testing.T) {
 	short.Skip(t, "starts PyTorch")
 	calls := torchCalls(t)
@@ -264,7 +269,8 @@ func TestAgainstTorch(t *testing.T) {
 	}
 }
 
-// requireTorchResult makes a call and reports whether PyTorch had a result to compare.
+// requireTorchResult makes the call c here and compares its results, or its failure, with want,
+// those of PyTorch. It returns true if there were results to compare, and false if PyTorch failed.
 func requireTorchResult(t *testing.T, c torchCall, want torchResult) bool {
 	t.Helper()
 	what := fmt.Sprintf("%s%s %v", c.name, words(c.args), c.named)
@@ -305,7 +311,8 @@ var allDTypes = []tensor.DType{
 	tensor.F16, tensor.BF16, tensor.F32, tensor.F64, tensor.C64, tensor.C128,
 }
 
-// random returns a tensor of small numbers, which is not contiguous in half of the cases.
+// random returns a new tensor of small random numbers. Of those with two dimensions or more, about
+// half are not contiguous.
 func random(t *testing.T, r *rand.Rand, d tensor.DType, shape ...int) *tensor.Tensor {
 	t.Helper()
 	n, err := tensor.NumElements(shape)
@@ -333,7 +340,8 @@ func random(t *testing.T, r *rand.Rand, d tensor.DType, shape ...int) *tensor.Te
 	return x
 }
 
-// permuted returns a tensor with equal elements in another memory order.
+// permuted returns a copy of x with the same shape and elements, but with the first and last
+// dimensions exchanged in memory.
 func permuted(t *testing.T, x *tensor.Tensor) *tensor.Tensor {
 	t.Helper()
 	y, err := x.Transpose(0, x.Rank()-1)

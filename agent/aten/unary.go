@@ -7,8 +7,9 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/tensor"
 )
 
-// mapElements returns a new tensor of the shape of t with f of each element of t, whose elements must
-// have type S.
+// mapElements returns a new tensor of the shape of t with the results of f for each element of t. S
+// must be the Go type of the dtype of t. If the error, a *LimitError or one of package tensor, is
+// not nil, the tensor must not be used.
 func mapElements[S, T tensor.Element](c *call, t *tensor.Tensor, f func(S) T) (*tensor.Tensor, error) {
 	out, to, err := newTensor[T](c, t.Shape()...)
 	if err != nil {
@@ -17,8 +18,10 @@ func mapElements[S, T tensor.Element](c *call, t *tensor.Tensor, f func(S) T) (*
 	return out, apply(c, to, t, f)
 }
 
-// unaryFunc returns a kernel that applies f to each real element, or z to each complex one. Half
-// precision is computed as float32, and the results for integers and bools are F32.
+// unaryFunc returns a kernel that applies f to each element of argument 0, or z if the elements are
+// complex, and returns the results as a new tensor of the same dtype. For integers and bools the
+// dtype is F32. The results are computed in float64 or complex128 and rounded. The error of the
+// kernel is a *LimitError or an error of package tensor.
 func unaryFunc(f func(float64) float64, z func(complex128) complex128) kernel {
 	return dense(func(c *call) (*tensor.Tensor, error) {
 		d := floatType(c.tensor(0).DType())
@@ -55,13 +58,16 @@ const (
 	rectify
 )
 
-// applySign returns a kernel that applies f to each element.
+// applySign returns a kernel that applies f (negation, absolute value or relu) to each element of
+// argument 0, and returns a new tensor. The errors are those of call.applySign.
 func applySign(f signFunc) kernel {
 	return dense(func(c *call) (*tensor.Tensor, error) { return c.applySign(f, c.tensor(0)) })
 }
 
-// applySign returns a new tensor with f of each element of x. The absolute values of complex numbers
-// are real. The error is a *ValueError if x does not support f, or a *LimitError.
+// applySign applies f (negation, absolute value or relu) to each element of x and returns a new
+// tensor. It has the dtype of x, but the absolute values of complex numbers are real. The error is
+// a *ValueError for a tensor of bools and for relu of complex numbers, a *LimitError, or an error
+// of package tensor.
 func (c *call) applySign(f signFunc, x *tensor.Tensor) (*tensor.Tensor, error) {
 	d := x.DType()
 	if d == tensor.Bool {
@@ -109,7 +115,8 @@ func (c *call) applySign(f signFunc, x *tensor.Tensor) (*tensor.Tensor, error) {
 	return c.cast(t, d)
 }
 
-// signFuncOf returns f for elements of type T.
+// signFuncOf returns the function that f selects (negation, absolute value or relu) for elements of
+// type T. Integers wrap around; NaN stays NaN.
 func signFuncOf[T realNum](f signFunc) func(T) T {
 	switch f {
 	case negate:
@@ -131,7 +138,10 @@ func signFuncOf[T realNum](f signFunc) func(T) T {
 	}
 }
 
-// power is a kernel that raises each element of a tensor to the power of a number.
+// power is the kernel of aten::pow: it returns a new tensor with each element of argument 0 raised
+// to the power of argument 1, a number. The dtype is the one to which both are promoted. The error
+// is a *ValueError for an integer to a negative power, a *LimitError, or an error of package
+// tensor.
 func power(c *call) (*tensor.Tensor, error) {
 	base, exponent := c.tensor(0), c.args[1]
 	d := resultType(base, exponent)
@@ -158,7 +168,7 @@ func power(c *call) (*tensor.Tensor, error) {
 	return c.cast(t, d)
 }
 
-// complexPower returns v to the power of e.
+// complexPower returns v to the power of e. If e is NaN, so is the result.
 func complexPower(v complex128, e float64) complex128 {
 	if math.IsNaN(e) { // cmplx.Pow panics if the base is zero
 		return cmplx.NaN()
@@ -166,8 +176,9 @@ func complexPower(v complex128, e float64) complex128 {
 	return cmplx.Pow(v, complex(e, 0))
 }
 
-// intPower returns a new tensor with each element of t, whose dtype is an integer, to the power of
-// exponent. The error is a *ValueError for a negative exponent, or a *LimitError.
+// intPower returns a new tensor with each element of t, whose dtype must be an integer dtype,
+// raised to the power of exponent, an int64 or bool; products wrap around. The error is a
+// *ValueError if exponent is negative, a *LimitError, or an error of package tensor.
 func (c *call) intPower(t *tensor.Tensor, exponent Value) (*tensor.Tensor, error) {
 	e := int64(toFloat(exponent))
 	if n, ok := exponent.(int64); ok {
@@ -191,7 +202,7 @@ func (c *call) intPower(t *tensor.Tensor, exponent Value) (*tensor.Tensor, error
 }
 
 // intPowFunc returns a function that raises an integer to the power of exponent, which must not be
-// negative; products wrap around.
+// negative. Products that overflow T wrap around.
 func intPowFunc[T integer](exponent int64) func(T) T {
 	return func(base T) T {
 		out := T(1)
@@ -205,7 +216,8 @@ func intPowFunc[T integer](exponent int64) func(T) T {
 	}
 }
 
-// toFloat returns the number v as a float64.
+// toFloat returns the number v, a bool, int64 or float64, as a float64: 1 for true and 0 for false.
+// For another type it panics.
 func toFloat(v Value) float64 {
 	switch v := v.(type) {
 	case bool:

@@ -7,8 +7,9 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/tensor"
 )
 
-// transposed is the kernel of t: it swaps the dimensions of a matrix, and returns smaller tensors
-// unchanged.
+// transposed is the kernel of aten::t: it returns a view of argument 0, a matrix, with its
+// dimensions swapped. A tensor of rank 0 or 1 is returned itself. For a higher rank the error is a
+// *ValueError.
 func transposed(c *call) (*tensor.Tensor, error) {
 	x := c.tensor(0)
 	switch x.Rank() {
@@ -20,7 +21,9 @@ func transposed(c *call) (*tensor.Tensor, error) {
 	return nil, valueErrorf("t() expects a tensor with <= 2 dimensions, but self is %dD", x.Rank())
 }
 
-// transpose is a kernel that returns a view with two dimensions swapped.
+// transpose is the kernel of aten::transpose: it returns a view of argument 0 with dimensions
+// arguments 1 and 2 swapped. A tensor of rank 0 is returned itself. If a dimension does not exist,
+// the error is a *ValueError.
 func transpose(c *call) (*tensor.Tensor, error) {
 	x := c.tensor(0)
 	a, err := c.dim(1, x.Rank())
@@ -34,7 +37,9 @@ func transpose(c *call) (*tensor.Tensor, error) {
 	return x.Transpose(a, b)
 }
 
-// permute is a kernel that returns a view with the dimensions in the given order.
+// permute is the kernel of aten::permute: it returns a view of argument 0 with its dimensions in
+// the order of argument 1, a list. The error is a *ValueError for a dimension that does not exist,
+// or a *tensor.ShapeError unless the list has each dimension once.
 func permute(c *call) (*tensor.Tensor, error) {
 	x, dims := c.tensor(0), c.ints(1)
 	for i := range dims {
@@ -46,7 +51,9 @@ func permute(c *call) (*tensor.Tensor, error) {
 	return x.Permute(dims...)
 }
 
-// view is a kernel that returns a view in another shape. It fails if strides cannot express it.
+// view is the kernel of aten::view: it returns a view of argument 0 in the shape argument 1, in
+// which one size may be -1. The error is that of inferShape or of tensor.Tensor.View, which is
+// tensor.ErrNotContiguous if no strides can express the view.
 func view(c *call) (*tensor.Tensor, error) {
 	shape, err := inferShape(c.ints(1), c.tensor(0).Len())
 	if err != nil {
@@ -55,8 +62,10 @@ func view(c *call) (*tensor.Tensor, error) {
 	return c.tensor(0).View(shape...)
 }
 
-// reshape is a kernel that returns a view of a tensor in another shape if strides can express it, and
-// otherwise a view of a copy.
+// reshape is the kernel of aten::reshape: it returns argument 0 in the shape argument 1, in which
+// one size may be -1. The result is a view of the argument if strides can express it, and otherwise
+// a view of a contiguous copy. The error is that of inferShape, of call.clone or of
+// tensor.Tensor.View.
 func reshape(c *call) (*tensor.Tensor, error) {
 	shape, err := inferShape(c.ints(1), c.tensor(0).Len())
 	if err != nil {
@@ -73,8 +82,10 @@ func reshape(c *call) (*tensor.Tensor, error) {
 	return x.View(shape...)
 }
 
-// inferShape returns a copy of shape in which a -1 is replaced by the size that makes n elements. The
-// error is a *ValueError if there are several -1, or no size gives n elements.
+// inferShape returns a copy of shape in which -1, if there is one, is replaced by the size with
+// which the shape has n elements. The error is a *ValueError if there are several -1, if a size is
+// less than -1, if the shape cannot have n elements, or if it could have n with any size for -1; it
+// is that of tensor.NumElements if the number of elements overflows.
 func inferShape(shape []int, n int) ([]int, error) {
 	open := -1
 	known := slices.Clone(shape)
@@ -103,7 +114,10 @@ func inferShape(shape []int, n int) ([]int, error) {
 	return known, nil
 }
 
-// expand is a kernel that returns a view in which dimensions of size 1 are repeated; -1 keeps a size.
+// expand is the kernel of aten::expand: it returns a view of argument 0 in the shape argument 1, in
+// which dimensions of size 1 are repeated and new dimensions come first. A size of -1 keeps the
+// size of that dimension. The error is a *LimitError if a copy of the view would exceed the limit
+// of the call, since kernels may copy the view, or an error of package tensor.
 func expand(c *call) (*tensor.Tensor, error) {
 	x, shape := c.tensor(0), c.ints(1)
 	for i, size := range shape {
@@ -117,7 +131,9 @@ func expand(c *call) (*tensor.Tensor, error) {
 	return x.Expand(shape...)
 }
 
-// unsqueeze is a kernel that returns a view with a new dimension of size 1.
+// unsqueeze is the kernel of aten::unsqueeze: it returns a view of argument 0 with a new dimension
+// of size 1 at position argument 1. The error is a *ValueError for an invalid position, or a
+// *tensor.ShapeError if the tensor has the maximum rank.
 func unsqueeze(c *call) (*tensor.Tensor, error) {
 	x := c.tensor(0)
 	dim, err := wrapDim(c.int(1), x.Rank()+1)
@@ -127,7 +143,8 @@ func unsqueeze(c *call) (*tensor.Tensor, error) {
 	return x.Unsqueeze(dim)
 }
 
-// squeeze is a kernel that returns a view without the dimensions of size 1.
+// squeeze is the kernel of aten::squeeze: it returns a view of argument 0 without its dimensions of
+// size 1, or the argument itself if it has none.
 func squeeze(c *call) (*tensor.Tensor, error) {
 	x := c.tensor(0)
 	for dim := x.Rank() - 1; dim >= 0; dim-- {
@@ -142,7 +159,9 @@ func squeeze(c *call) (*tensor.Tensor, error) {
 	return x, nil
 }
 
-// squeezeDim is a kernel that returns a view without a dimension if that has size 1.
+// squeezeDim is the kernel of aten::squeeze.dim: it returns a view of argument 0 without dimension
+// argument 1 if that has size 1, and otherwise the argument itself. If the dimension does not
+// exist, the error is a *ValueError.
 func squeezeDim(c *call) (*tensor.Tensor, error) {
 	x := c.tensor(0)
 	dim, err := c.dim(1, x.Rank())
@@ -152,7 +171,9 @@ func squeezeDim(c *call) (*tensor.Tensor, error) {
 	return x.Select(dim, 0)
 }
 
-// selectIndex is a kernel that returns the view of one index of a dimension.
+// selectIndex is the kernel of aten::select: it returns a view of argument 0, without dimension
+// argument 1, of the elements at index argument 2 of that dimension. A negative index counts from
+// the end. The error is a *ValueError if the dimension or the index does not exist.
 func selectIndex(c *call) (*tensor.Tensor, error) {
 	x := c.tensor(0)
 	if x.Rank() == 0 {
@@ -172,7 +193,10 @@ func selectIndex(c *call) (*tensor.Tensor, error) {
 	return x.Select(dim, index)
 }
 
-// narrow is a kernel that returns the view of a range of a dimension.
+// narrow is the kernel of aten::narrow: it returns a view of argument 0 with a range of dimension
+// argument 1. Argument 2 is the index of the first element of the range, counted from the end if it
+// is negative, and argument 3 the number of elements. The error is a *ValueError if the dimension
+// does not exist, or a *tensor.IndexError if the elements do not.
 func narrow(c *call) (*tensor.Tensor, error) {
 	x := c.tensor(0)
 	if x.Rank() == 0 {
@@ -189,8 +213,9 @@ func narrow(c *call) (*tensor.Tensor, error) {
 	return x.Narrow(dim, start, c.int(3))
 }
 
-// clone is a kernel that copies a dense or sparse tensor. It copies the indices and values of a sparse
-// tensor too, because the caller may release their memory.
+// clone is the kernel of aten::clone: it returns a copy of argument 0, a dense or sparse tensor, on
+// the Go heap. The copy of a sparse tensor has copies of its indices and values, so it shares no
+// memory with the argument. The error is that of call.clone or call.sparse.
 func clone(c *call) (Value, error) {
 	if s, ok := c.args[0].(*tensor.Sparse); ok {
 		return value(c.sparse(s.Indices(), s.Values(), s.Shape()))
@@ -198,11 +223,13 @@ func clone(c *call) (Value, error) {
 	return value(c.clone(c.tensor(0)))
 }
 
-// contiguous is a kernel that returns a contiguous tensor: the argument itself or a copy.
+// contiguous is the kernel of aten::contiguous: it returns argument 0 itself if that is contiguous,
+// and otherwise a contiguous copy. The errors are those of call.clone.
 func contiguous(c *call) (*tensor.Tensor, error) { return c.contiguous(c.tensor(0)) }
 
-// toDType is a kernel that casts a tensor. A tensor that already has the dtype is returned itself, or
-// copied if the argument copy is true.
+// toDType is the kernel of aten::to.dtype: it returns argument 0 cast to the dtype in argument 1.
+// If the tensor has that dtype already, the result is the tensor itself, or a copy if argument 3 is
+// true. The error is that of call.dtype, cast or clone.
 func toDType(c *call) (*tensor.Tensor, error) {
 	x := c.tensor(0)
 	d, err := c.dtype(1, x.DType())
@@ -215,8 +242,10 @@ func toDType(c *call) (*tensor.Tensor, error) {
 	return c.cast(x, d)
 }
 
-// item is a kernel that returns the element of a tensor that has one element, as a bool, int64 or
-// float64. The error is a *ValueError for any other number of elements or a complex number.
+// item is the kernel of aten::item: it returns the element of argument 0, a tensor with one
+// element, as a bool, an int64 or a float64. The error is a *ValueError if the number of elements
+// is not one or the element is complex; otherwise it is a *LimitError or an error of package
+// tensor.
 func item(c *call) (Value, error) {
 	x := c.tensor(0)
 	if x.Len() != 1 {
@@ -238,7 +267,8 @@ func item(c *call) (Value, error) {
 	return first[float64](c, x)
 }
 
-// first returns the first element of x, cast to T.
+// first returns the first element of x, a tensor that is not empty, converted to T. The error is a
+// *LimitError or an error of package tensor.
 func first[T int64 | float64](c *call, x *tensor.Tensor) (Value, error) {
 	x, err := c.cast(x, tensor.DTypeOf[T]())
 	if err != nil {

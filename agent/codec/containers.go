@@ -81,9 +81,11 @@ func (p *plan) encodeSlice(e *Encoder, from unsafe.Pointer) error {
 	return nil
 }
 
-// decodeSlice decodes a slice to the variable at to, with newly allocated elements. It does not reuse
-// the memory of the slice that the variable holds, which may be in use. s is the sender's schema of the
-// slice. The error matches ErrCorrupt or ErrLimit, or is that of an element.
+// decodeSlice decodes a slice to the variable at address to, which has the slice type of p. s is
+// the schema of the slice type at the sender. The variable gets nil if the sender's slice was nil.
+// The elements are in new memory; that of the slice in the variable is not reused, since it may be
+// in use. The error matches ErrCorrupt or ErrLimit, or is that of an element; the variable may then
+// be partly written.
 func (p *plan) decodeSlice(d *Decoder, s *schema, to unsafe.Pointer) error {
 	n, isNil, err := d.length(s.elem.width)
 	v := reflect.NewAt(p.typ, to).Elem()
@@ -142,8 +144,9 @@ func (c *compiler) array(p *plan) (err error) {
 	return nil
 }
 
-// encodeAll encodes n values of the type of p that are adjacent in memory. from points to the first one.
-// An error has the index of the value in its path.
+// encodeAll appends n values of the type of p to the message. from is the address of the first; the
+// others follow in memory as in an array. It stops at the first error and returns it, with the
+// index of the value in its path.
 func (p *plan) encodeAll(e *Encoder, from unsafe.Pointer, n int) error {
 	switch p.schema.kind {
 	case kindFloat32, kindComplex64:
@@ -162,8 +165,10 @@ func (p *plan) encodeAll(e *Encoder, from unsafe.Pointer, n int) error {
 	return nil
 }
 
-// decodeAll decodes n values, of the sender's schema s, to variables of the type of p that are adjacent
-// in memory. to points to the first one. An error has the index of the value in its path.
+// decodeAll decodes n values to variables of the type of p. s is the schema of the values' type at
+// the sender. to is the address of the first variable; the others follow in memory as in an array.
+// It stops at the first error and returns it; unless the values are floats or complex numbers, its
+// path has the index of the value.
 func (p *plan) decodeAll(d *Decoder, s *schema, to unsafe.Pointer, n int) error {
 	switch p.schema.kind {
 	case kindFloat32, kindComplex64:
@@ -193,8 +198,10 @@ func (c *compiler) mapType(p *plan) (err error) {
 	return nil
 }
 
-// encodeMap encodes the map in the variable at from, its entries in random order. The error is that of
-// a key or element, with the key in its path, or matches ErrCycle or ErrLimit.
+// encodeMap appends the map in the variable at address from to the message, a nil map as 0 and
+// otherwise its entries in random order. The error is that of a key or element, with the segment
+// that entrySegment returns for the key in its path; or it matches ErrCycle if the map contains
+// itself, or ErrLimit if it is nested too deep.
 func (p *plan) encodeMap(e *Encoder, from unsafe.Pointer) error {
 	m := reflect.NewAt(p.typ, from).Elem()
 	if m.IsNil() {
@@ -225,8 +232,9 @@ func (p *plan) encodeMap(e *Encoder, from unsafe.Pointer) error {
 	return nil
 }
 
-// entrySegment returns the segment of an error's path for the map entry with that key: the key, or its
-// type if formatting the key could run its methods.
+// entrySegment returns the segment of an error's path for the map entry with that key, in brackets.
+// It is the quoted key if that is a string, the key as the verb %v formats it if it is a number or
+// a bool, and otherwise the type of the key.
 func entrySegment(key reflect.Value) string {
 	switch k := key.Kind(); {
 	case k == reflect.String:
@@ -242,8 +250,11 @@ func entrySegment(key reflect.Value) string {
 // which are counted twice for the spare capacity of the map.
 const mapEntryOverhead = 16
 
-// decodeMap decodes a map, of the sender's schema s, to the variable at to. The error matches ErrCorrupt,
-// also if a key occurs twice or cannot be compared, or ErrLimit, or is that of a key or element.
+// decodeMap decodes a map to the variable at address to, which has the map type of p. s is the
+// schema of the map type at the sender. The variable gets a new map, or nil if the sender's was nil
+// or there is an error. The error matches ErrCorrupt, also for a key that occurs twice or cannot be
+// compared, or ErrLimit; or it is that of a key, with "[key]" in its path, or of an element, with
+// the segment that entrySegment returns for its key.
 func (p *plan) decodeMap(d *Decoder, s *schema, to unsafe.Pointer) error {
 	zero(p.typ, to)
 	n, isNil, err := d.length(s.key.width + s.elem.width)

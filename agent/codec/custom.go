@@ -7,26 +7,47 @@ import (
 	"unsafe"
 )
 
-// Appender is implemented by a type with a custom encoding. AppendTensorpipe writes a value with the
-// methods of the Encoder, which it must not keep. Its receiver may be a value or a pointer and is never
-// nil. An error that it returns fails the Encode, with the path to the value.
+// Appender is implemented by a type with a custom encoding. AppendTensorpipe writes a value with
+// the methods of the Encoder, which it must not keep. Its receiver may be a value or a pointer; a
+// pointer is never nil. An error that it returns fails the Encode, with the path to the value.
 type Appender interface {
 	AppendTensorpipe(e *Encoder) error
 }
 
-// Parser is implemented by the pointer to a type that implements Appender. ParseTensorpipe reads what
-// AppendTensorpipe wrote, the same items in the same order and nothing else, into its receiver, which
-// points to a zero value. An error that it returns fails the Decode, with the path to the value.
+// Parser is implemented by the pointer to a type that implements Appender. ParseTensorpipe reads
+// what AppendTensorpipe wrote, the same items in the same order and nothing else, into its
+// receiver, which points to a zero value. An error that it returns fails the Decode, with the path
+// to the value.
 type Parser interface {
 	ParseTensorpipe(d *Decoder) error
 }
 
+// Namer is implemented by a type, or the pointer to it, whose name in messages does not depend on
+// its Go type, so that both ends may use different types for the same encoding. TensorpipeName is
+// called on a zero value; names should begin with that of a package.
+type Namer interface{ TensorpipeName() string }
+
+// TypeName returns the name of t for people and other processes: that of Namer, or the Go type with
+// the name of its package.
+func TypeName(t reflect.Type) string {
+	if t.Kind() != reflect.Interface && reflect.PointerTo(t).Implements(namerType) {
+		return reflect.New(t).Interface().(Namer).TensorpipeName()
+	}
+	if t.Kind() == reflect.Pointer && t.Elem().Kind() != reflect.Pointer {
+		return "*" + TypeName(t.Elem())
+	}
+	return t.String()
+}
+
+var namerType = reflect.TypeFor[Namer]()
+
 // customPrefix is the size of the length that precedes a custom encoding.
 const customPrefix = 4
 
-// custom makes p the plan of a type with a custom encoding. name identifies the encoding in messages
-// and must be the same at both ends. encode and decode get a pointer to the variable; before decode the
-// variable is set to zero.
+// custom sets the functions of p that encode and decode values of its type to ones that call encode
+// and decode, functions of the application, with the address of a variable of the type. Before
+// decode is called, the variable is set to zero. name identifies the encoding in messages and must
+// be the same at both ends. p keeps both functions.
 func (p *plan) custom(name string, encode func(*Encoder, unsafe.Pointer) error, decode func(*Decoder, unsafe.Pointer) error) {
 	p.schema.name = name
 	p.leaf(kindCustom, func(e *Encoder, from unsafe.Pointer) error {
@@ -58,10 +79,11 @@ func (e *Encoder) custom(from unsafe.Pointer, encode func(*Encoder, unsafe.Point
 	return nil
 }
 
-// custom calls decode with the bytes of the next custom encoding: until decode returns, the Decoder ends
-// after these bytes. The error is that of decode, matches ErrCorrupt if decode did not read all of the
-// bytes or the message is too short, or matches ErrLimit. After an error the Decoder must not be used
-// until Reset.
+// custom reads the length of a custom encoding and calls decode, which must read exactly that many
+// bytes and set the variable at address to. Until decode returns, the Decoder ends after these
+// bytes. The error is that of decode, or of a Decode that it called; or it matches ErrCorrupt if
+// decode did not read all bytes or the message is too short, or ErrLimit if the encoding is nested
+// too deep. After an error the Decoder must not be used until Reset.
 func (d *Decoder) custom(to unsafe.Pointer, decode func(*Decoder, unsafe.Pointer) error) error {
 	n, err := d.customLength()
 	if err != nil {
@@ -86,8 +108,11 @@ func (d *Decoder) custom(to unsafe.Pointer, decode func(*Decoder, unsafe.Pointer
 	return nil
 }
 
-// hook makes p the plan of a type with the registered hook h. If the type is a pointer type, nil and
-// shared pointers are encoded as for other pointers, and h encodes the value.
+// hook sets the functions of p that encode and decode values of its type to ones that call those of
+// h, which the application has registered with Hook. If the type is a pointer type, nil and
+// repeated pointers are encoded as those of any pointer type, and h is called only once for each
+// pointer that is not nil; decoding fails with an error that matches ErrType if h leaves the
+// pointer nil.
 func (c *compiler) hook(p *plan, h hook) {
 	if p.typ.Kind() != reflect.Pointer {
 		p.custom(h.name, h.encode, h.decode)

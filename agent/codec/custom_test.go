@@ -95,7 +95,9 @@ type (
 
 var errGrad = errors.New("requires grad; detach it")
 
-// withHooks registers hooks as the layers above the agent do.
+// withHooks returns a new Registry with hooks for *ref and variable. A *ref is encoded as its id
+// and decoded as known[id], and a header counts the encoded ones; encoding a variable fails if its
+// field grads is set.
 func withHooks(t *testing.T, known map[int]*ref) *Registry {
 	t.Helper()
 	r := NewRegistry()
@@ -169,7 +171,8 @@ func TestHookRefuses(t *testing.T) {
 	require.ErrorContains(t, err, `[0]: type does not fit: the hook "ref" made no value`)
 }
 
-// A hook must read exactly the bytes that were written for it.
+// TestHookReadsTooMuchOrLittle checks that decoding fails with ErrCorrupt if a hook reads fewer or
+// more items than were written for it.
 func TestHookReadsTooMuchOrLittle(t *testing.T) {
 	for _, reads := range []int{0, 1, 3} {
 		r := NewRegistry()
@@ -188,7 +191,8 @@ func TestHookReadsTooMuchOrLittle(t *testing.T) {
 	}
 }
 
-// An error of the Encoder that a hook ignores still reaches the caller.
+// TestHookSwallowsError checks that if a hook ignores an error of Encoder.Encode, the outer Encode
+// still returns the error.
 func TestHookSwallowsError(t *testing.T) {
 	r := NewRegistry()
 	require.NoError(t, Hook(r, "half", func(e *Encoder, _ *half) error {
@@ -213,7 +217,8 @@ func TestHookErrors(t *testing.T) {
 	require.ErrorIs(t, Hook(r, "again", encode, decode), ErrRegistered)
 }
 
-// A hook that is registered late applies to the next message.
+// TestHookRegisteredAfterUse checks that a hook that is registered after values of its type were
+// encoded applies to the next message.
 func TestHookRegisteredAfterUse(t *testing.T) {
 	r := NewRegistry()
 	type plain struct{ N int }
@@ -222,7 +227,8 @@ func TestHookRegisteredAfterUse(t *testing.T) {
 	require.ErrorIs(t, encodeError(t, r, &[]plain{{7}}), errGrad)
 }
 
-// A hook for a byte type applies to slices of it too.
+// TestHookForByte checks that a hook for a type based on byte applies also to the elements of
+// slices and arrays of that type.
 func TestHookForByte(t *testing.T) {
 	type letter byte
 	r := NewRegistry()
@@ -295,7 +301,8 @@ func TestState(t *testing.T) {
 	require.Nil(t, e.State(countKey{}))
 }
 
-// After Finish no more values can be encoded or decoded.
+// TestFinished checks that after Finish, Encode and Finish of the Encoder fail until Reset. Decode
+// fails before the first Reset of a Decoder.
 func TestFinished(t *testing.T) {
 	e := NewEncoder(NewRegistry(), Limits{})
 	require.NoError(t, e.Encode(ptr(7)))

@@ -24,7 +24,7 @@
 // registered types. Nil slices and maps stay different from empty ones.
 //
 // Fields that are not exported, channels, functions, uintptr and unsafe.Pointer are
-// rejected with the path of the field, before anything of the value is encoded. The tag
+// rejected with the path of the field. The tag
 // `tensorpipe:"-"` omits a field, and `tensorpipe:"name"` renames it. At a field named _,
 // which is never encoded, the tag is the name by which messages describe the struct:
 // they stay the same, byte for byte, when the Go type is renamed or moves to another

@@ -23,7 +23,8 @@ type docsLayer struct {
 	Next   *docsLayer
 }
 
-// The example in docs/wire.md has the bytes that the Encoder writes, and these decode to its value.
+// TestDocumentedMessage checks that the example message in docs/wire.md has exactly the bytes that
+// the Encoder writes for the documented value, and decodes to that value.
 func TestDocumentedMessage(t *testing.T) {
 	w, err := tensor.Zeros(tensor.F32, 2, 3)
 	require.NoError(t, err)
@@ -60,7 +61,8 @@ func TestDocumentedMessage(t *testing.T) {
 	require.Equal(t, value, got)
 }
 
-// docs/wire.md lists all kinds with their numbers, and all errors that every registry has.
+// TestDocumentedKinds checks that docs/wire.md lists all kinds with their numbers, and all error
+// values that every Registry has.
 func TestDocumentedKinds(t *testing.T) {
 	page, err := os.ReadFile("../../docs/wire.md")
 	require.NoError(t, err)

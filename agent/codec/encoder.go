@@ -42,16 +42,19 @@ type Encoder struct {
 	headers      []header
 }
 
-// NewEncoder returns an Encoder of types registered in r, which is ready for the first message. Of
-// limits it uses only MaxDepth.
+// NewEncoder returns an Encoder that finds the names of types in interfaces, registered errors and
+// custom encodings in r, which it keeps; other types need not be registered. The Encoder is ready
+// for the first message. Of limits it uses only MaxDepth, where 0 stands for the default.
 func NewEncoder(r *Registry, limits Limits) *Encoder {
 	e := &Encoder{registry: r, limits: limits.withDefaults()}
 	e.Reset(nil)
 	return e
 }
 
-// Reset begins a message and releases all references to the last one. The message is appended to dst,
-// whose memory the Encoder uses until Finish. Call Reset(nil) before the Encoder is returned to a pool.
+// Reset begins a message and releases all references to the last one: its tensors, headers and
+// values of SetState. The message is appended to dst, whose spare capacity the Encoder uses until
+// Finish. It keeps the slice until the next Reset. Call Reset(nil) before the Encoder is returned
+// to a pool.
 func (e *Encoder) Reset(dst []byte) {
 	e.state.reset()
 	e.start, e.depth, e.err, e.finished = len(dst), 0, nil, false
@@ -69,15 +72,17 @@ func (e *Encoder) Reset(dst []byte) {
 	e.headers = cleared(e.headers)
 }
 
-// Encode appends the value that ptr points to. If ptr points to an interface, as in Encode(new(any)),
-// the message carries the name of the dynamic type. The value must not change until Encode returns, and
-// the memory of its tensors not until the message has been sent.
+// Encode appends the value that ptr points to. If ptr points to an interface, as in
+// Encode(new(any)), the message carries the name of the dynamic type. The value must not change
+// until Encode returns. Encode does not copy tensors in it: the Encoder keeps them until Reset, and
+// their memory must not change until the message has been sent.
 //
 // A custom encoding may call Encode for a part of its value.
 //
-// The error is an *Error that matches ErrUnsupported, ErrCycle, ErrLimit, or ErrType for an
-// unregistered type in an interface; or it is the error of a custom encoding, with the path. After an
-// error all calls return it until Reset.
+// The error is an *Error that matches ErrUnsupported, also if ptr is not a pointer or is nil,
+// ErrCycle, ErrLimit, or ErrType for an unregistered type in an interface; or it wraps the error of
+// a custom encoding or of package tensor. After an error, Encode and Finish return the same error
+// until Reset.
 func (e *Encoder) Encode(ptr any) error {
 	if err := e.usable(); err != nil {
 		return err
@@ -86,7 +91,8 @@ func (e *Encoder) Encode(ptr any) error {
 	return e.err
 }
 
-// usable returns an error if an earlier call failed or the message is finished.
+// usable returns nil if values may still be encoded. Otherwise it returns the error of an earlier
+// call, or one that matches ErrUnsupported if Finish was called since Reset.
 func (e *Encoder) usable() error {
 	if e.err == nil && e.finished {
 		e.err = errorf(ErrUnsupported, "the message is finished: call Reset first")
@@ -112,9 +118,10 @@ func (e *Encoder) encode(ptr any) error {
 	return nil
 }
 
-// root returns the segment of an error's path for a value of type t given to Encode or Decode. depth is
-// the nesting depth of the call: if it is not 0, a custom encoding made the call and the segment is in
-// the middle of the path.
+// root returns the first segment of an error's path for a value of type t given to Encode or
+// Decode: the name of the type. If depth, the nesting depth at the call, is not 0, a custom
+// encoding made the call; the segment is then put in parentheses after a dot, since it continues
+// the path of an outer value.
 func root(t reflect.Type, depth int) string {
 	if depth > 0 {
 		return ".(" + t.String() + ")"
@@ -122,13 +129,15 @@ func root(t reflect.Type, depth int) string {
 	return t.String()
 }
 
-// Finish ends the message. It returns the slice given to Reset with the message appended, and the
-// tensors to send with it, in the order of [Decoder.Parts]. The caller may set their target devices.
-// Bytes and tensors must not change until they have been sent; the slice of tensors is valid until
-// Reset. The tensors refer to the memory of the encoded ones, or to copies where that saves much memory.
+// Finish ends the message. It returns the slice given to Reset with the message appended, which may
+// be in new memory, and the tensors to send with it, in the order of [Decoder.Parts]. The caller
+// may set their target devices. The tensors refer to the memory of the encoded tensors, or to
+// contiguous copies where that saves much memory. Neither the bytes nor that memory may change
+// until they have been sent. The slice of tensors is valid until Reset.
 //
-// The error is that of an earlier call, one that matches ErrLimit, one of package tensor, or one that
-// matches ErrUnsupported if the message is finished already.
+// If there is an error, both results are nil. The error is that of an earlier call, one that
+// matches ErrLimit, one of package tensor, or one that matches ErrUnsupported if the message is
+// finished already.
 func (e *Encoder) Finish() ([]byte, []pipe.Tensor, error) {
 	if err := e.usable(); err != nil {
 		return nil, nil, err
@@ -141,8 +150,8 @@ func (e *Encoder) Finish() ([]byte, []pipe.Tensor, error) {
 }
 
 // Storages returns, for each tensor that Finish returned, the storage that contains its memory. The
-// tensor keeps the whole storage reachable, even if it uses a small part. The slice is valid until
-// Reset.
+// whole storage stays reachable as long as the tensor is, even if only a small part of it is sent.
+// The slice belongs to the Encoder and is valid until Reset.
 func (e *Encoder) Storages() []*tensor.Storage { return e.partStorages }
 
 func (e *Encoder) finish() error {
@@ -218,7 +227,7 @@ func (e *Encoder) descend() error {
 	return nil
 }
 
-// WriteUint appends v in 1 to 10 bytes.
+// WriteUint appends v to the message as a varint of 1 to 10 bytes.
 func (e *Encoder) WriteUint(v uint64) {
 	if v < 0x80 {
 		e.buf = append(e.buf, byte(v))
@@ -227,10 +236,10 @@ func (e *Encoder) WriteUint(v uint64) {
 	e.buf = binary.AppendUvarint(e.buf, v)
 }
 
-// WriteInt appends v in 1 to 10 bytes.
+// WriteInt appends v to the message as a zigzag varint of 1 to 10 bytes.
 func (e *Encoder) WriteInt(v int64) { e.WriteUint(uint64(v<<1) ^ uint64(v>>63)) }
 
-// WriteBool appends v as one byte.
+// WriteBool appends v to the message as one byte, 0 or 1.
 func (e *Encoder) WriteBool(v bool) {
 	b := byte(0)
 	if v {
@@ -239,22 +248,24 @@ func (e *Encoder) WriteBool(v bool) {
 	e.buf = append(e.buf, b)
 }
 
-// WriteFloat64 appends v in 8 bytes.
+// WriteFloat64 appends v to the message as 8 bytes in little endian order.
 func (e *Encoder) WriteFloat64(v float64) {
 	e.buf = binary.LittleEndian.AppendUint64(e.buf, math.Float64bits(v))
 }
 
-// WriteString appends the length of v and its bytes.
+// WriteString appends the length of v and a copy of its bytes to the message.
 func (e *Encoder) WriteString(v string) { e.buf = appendString(e.buf, v) }
 
-// WriteBytes appends the length of v and a copy of its bytes.
+// WriteBytes appends the length of v and a copy of its bytes to the message. The receiver cannot
+// distinguish a nil v from an empty one.
 func (e *Encoder) WriteBytes(v []byte) {
 	e.WriteUint(uint64(len(v)))
 	e.buf = append(e.buf, v...)
 }
 
-// WriteTensor appends a reference to t, which may be nil. The memory of t is sent with the message and
-// must not change until the message has been sent. If that memory was released, the error is
+// WriteTensor appends a reference to t, which may be nil, to the message. WriteTensor does not copy
+// the memory of t, which is sent with the message: the Encoder keeps t until Reset, and the memory
+// must not change until the message has been sent. If the memory was released, the error is
 // tensor.ErrReleased.
 func (e *Encoder) WriteTensor(t *tensor.Tensor) error {
 	if t == nil {
@@ -274,8 +285,8 @@ func (e *Encoder) WriteTensor(t *tensor.Tensor) error {
 	return nil
 }
 
-// index assigns the numbers 0, 1, ... to keys in the order of their addition. Up to linearMax keys are
-// searched one by one, which is faster than a map and needs no memory.
+// index assigns the numbers 0, 1, ... to keys in the order of their addition. Up to linearMax keys
+// are searched one by one, which is faster than a map and needs no memory.
 type index[K comparable] struct {
 	keys      []K
 	positions map[K]int // used with more than linearMax keys
@@ -297,7 +308,8 @@ func (x *index[K]) find(k K) (position int, ok bool) {
 	return 0, false
 }
 
-// add appends k, which must not be in the index, and returns its number.
+// add gives the next number to k and returns it. k must not be in the index; the index keeps it
+// until reset.
 func (x *index[K]) add(k K) int {
 	position := len(x.keys)
 	x.keys = append(x.keys, k)
@@ -315,8 +327,8 @@ func (x *index[K]) add(k K) int {
 	return position
 }
 
-// reset removes all keys. It keeps the memory for the next message unless there were more than
-// maxRetained keys.
+// reset removes all keys from the index. It keeps the memory of the index for the next message
+// unless there were more than maxRetained keys.
 func (x *index[K]) reset() {
 	if len(x.keys) > maxRetained {
 		*x = index[K]{}
@@ -330,8 +342,9 @@ func (x *index[K]) reset() {
 // maxRetained bounds the entries of a table for which memory is kept between messages.
 const maxRetained = 1024
 
-// cleared sets the elements of s to zero and returns s with length 0; or nil, so that the memory is
-// freed, if s has a capacity of more than maxRetained. Elements beyond the length of s are not cleared.
+// cleared sets the elements of s to zero and returns s with length 0, for reuse of its memory. If
+// the capacity is more than maxRetained, it returns nil instead, so that the memory is freed.
+// Elements beyond the length of s are not set to zero.
 func cleared[T any](s []T) []T {
 	if cap(s) > maxRetained {
 		return nil

@@ -86,9 +86,10 @@ func (d *Decoder) error() (v error, err error) {
 	return v, err
 }
 
-// sentinelError decodes an error value that the sender registered and returns the error that is
-// registered here under the same name. If there is none, it returns a *RemoteError with the name and
-// text. The second result is the error of decoding.
+// sentinelError decodes an error value that the sender had registered, such as io.EOF. The first
+// result is the error value registered here under the same name, or, if there is none, a
+// *RemoteError with the name and text. The second result is not nil if decoding failed: it matches
+// ErrCorrupt or ErrLimit, and the first result must not be used.
 func (d *Decoder) sentinelError() (error, error) {
 	name, err := d.text()
 	if err != nil {
@@ -104,16 +105,18 @@ func (d *Decoder) sentinelError() (error, error) {
 	return d.unknownError(name, text)
 }
 
-// unknownError returns a *RemoteError with that name and text for an error that is not registered here.
-// The second result matches ErrLimit if the memory budget is exceeded.
+// unknownError returns a new *RemoteError with copies of name and text, for an error that is not
+// registered here. If the memory that the message may use is exceeded, the second result matches
+// ErrLimit and the first must not be used.
 func (d *Decoder) unknownError(name, text []byte) (error, error) {
 	err := d.charge(len(name) + len(text) + int(unsafe.Sizeof(RemoteError{})))
 	return &RemoteError{Type: string(name), Text: string(text)}, err
 }
 
-// typedError decodes an error of a type that the sender registered. If the type is not registered here,
-// or the value is a nil pointer, it returns a *RemoteError with the name of the type and the text. The
-// second result is the error of decoding.
+// typedError decodes an error whose type the sender had registered. The first result is the error
+// as a value of that type. If the type is not registered here, or the value is a nil pointer, it is
+// a *RemoteError with the name of the type and the text. The second result is not nil if decoding
+// failed; the first must not be used then.
 func (d *Decoder) typedError() (error, error) {
 	text, err := d.text()
 	if err != nil {
@@ -209,10 +212,10 @@ func (d *Decoder) skipError() error {
 	return corruptf("form %d of an error", form)
 }
 
-// RemoteError represents a decoded error that is not registered at both ends, as a value or by its type.
-// It has the type or registered name of the original, and its text. If the original was not registered
-// at the sender, errors.Is and errors.As also find the errors that it wrapped, as far as these are
-// registered at both ends. Otherwise the wrapped errors are lost.
+// RemoteError represents a decoded error that is not registered at both ends, as a value or by its
+// type. It has the type or registered name of the original, and its text. If the original was not
+// registered at the sender, errors.Is and errors.As also find the errors that it wrapped, as far as
+// these are registered at both ends. Otherwise the wrapped errors are lost.
 type RemoteError struct {
 	Type string // the type of the original, such as "*mypkg.Error", or its registered name
 	Text string // the text of the original
@@ -222,14 +225,15 @@ type RemoteError struct {
 
 func (e *RemoteError) Error() string { return e.Text }
 
-// Unwrap returns the errors that the original wrapped, and the registered errors for which its method Is
-// returned true. It returns nil if the original was registered at the sender. The caller must not change
-// the slice.
+// Unwrap returns the errors that the original error wrapped, and the registered errors for which
+// its method Is returned true. It returns nil if there are none, or if the sender had registered
+// the original. The slice belongs to e and must not be modified.
 func (e *RemoteError) Unwrap() []error { return e.wrapped }
 
-// opaque returns err itself if it is a *RemoteError. Otherwise it describes err, which is neither nil
-// nor registered, by type, text and wrapped errors. These include all registered errors for which the
-// method Is of err returns true. The caller must not hold r.mu.
+// opaque returns err itself if it is a *RemoteError. Otherwise it returns a new RemoteError with
+// the type and text of err, the errors that err wraps, and all errors registered in r for which the
+// method Is of err returns true. err must be neither nil nor registered. opaque calls that method
+// with r.mu locked for reading, so the caller must not hold r.mu.
 func (r *Registry) opaque(err error) *RemoteError {
 	if remote, ok := err.(*RemoteError); ok && remote != nil {
 		return remote

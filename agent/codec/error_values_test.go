@@ -75,7 +75,9 @@ func TestUnknownErrors(t *testing.T) {
 	require.EqualError(t, inAny.(error), "a: EOF")
 }
 
-// The sender has registered errors and types that the receiver does not know.
+// TestErrorsUnregisteredAtTheReceiver checks that errors whose value or type only the sender has
+// registered are decoded to a *RemoteError with their registered name and text, and the values
+// after them are decoded correctly.
 func TestErrorsUnregisteredAtTheReceiver(t *testing.T) {
 	sender := NewRegistry()
 	require.NoError(t, sender.RegisterError("mine", errMine))

@@ -13,8 +13,8 @@ var (
 	// version of the format.
 	ErrCorrupt = errors.New("corrupt message")
 
-	// ErrLimit: a message or a value is larger or deeper than [Limits] allow. If the peer
-	// is trusted, raise the limit.
+	// ErrLimit: a message or a value is larger or deeper than [Limits] or the format allow.
+	// If the peer is trusted, raise the limit.
 	ErrLimit = errors.New("beyond the limit")
 
 	// ErrType: a value does not fit the Go type to which it is decoded, or the type of a
@@ -28,7 +28,7 @@ var (
 
 	// ErrUnsupported: values of the type cannot be encoded, for example channels and
 	// unexported fields. Omit the field with the tag `tensorpipe:"-"`, or give the type a
-	// custom encoding.
+	// custom encoding. Calls with invalid arguments return it too.
 	ErrUnsupported = errors.New("cannot be encoded")
 
 	// ErrStorage: the storages given to [Decoder.Supply] do not have the sizes of the
@@ -53,15 +53,15 @@ func (e *Error) Error() string {
 	return "codec: " + e.Path() + ": " + e.Err.Error()
 }
 
-// Unwrap returns Err.
+// Unwrap returns e.Err, the cause.
 func (e *Error) Unwrap() error { return e.Err }
 
 // pathEnds is the number of segments that Path shows at each end of a long path.
 const pathEnds = 16
 
-// Path returns the path from the value given to Encode or Decode to the part that caused
-// the error, as in "Args.Layers[3].Weight", or "" if the whole message did. The middle
-// of a long path is omitted.
+// Path returns the path from the value given to Encode or Decode to the part that caused the error,
+// as in "Args.Layers[3].Weight". It returns "" if the error concerns the message as a whole. In a
+// path of more than 32 segments the middle is replaced by "(...)".
 func (e *Error) Path() string {
 	var path strings.Builder
 	n := len(e.segments)
@@ -77,8 +77,9 @@ func (e *Error) Path() string {
 	return strings.TrimPrefix(path.String(), ".")
 }
 
-// addSegment returns err as an *Error with a segment added to the front of its path; nil if err is nil.
-// It changes an err that is an *Error already.
+// addSegment adds a segment to the front of the path of err and returns err as an *Error. If err is
+// an *Error, it modifies and returns err itself; otherwise it returns a new *Error that wraps err.
+// For nil it returns nil.
 func addSegment(err error, segment string) error {
 	if err == nil {
 		return nil
@@ -91,7 +92,8 @@ func addSegment(err error, segment string) error {
 	return e
 }
 
-// errorf returns an *Error with an empty path that matches sentinel.
+// errorf returns an *Error that matches sentinel and has an empty path. Its text is that of
+// sentinel, followed by the text formatted as fmt.Sprintf does.
 func errorf(sentinel error, format string, args ...any) error {
 	return &Error{Err: fmt.Errorf("%w: %s", sentinel, fmt.Sprintf(format, args...))}
 }
@@ -109,21 +111,23 @@ func (e *TypeError) Error() string {
 	return fmt.Sprintf("%v: the message has %s, want %s", ErrType, e.Wire, e.Go)
 }
 
-// Unwrap returns ErrType.
+// Unwrap returns ErrType, so that errors.Is matches it.
 func (e *TypeError) Unwrap() error { return ErrType }
 
 // Limits bounds the resources that decoding one message uses. A zero field stands for its
 // default.
 type Limits struct {
-	// MaxDepth bounds the nesting of values: each pointer, slice, map, interface and wrapped
-	// error counts as one. It applies to encoding too. Default 1000.
+	// MaxDepth bounds the nesting of values: each pointer, slice, map, interface, error and
+	// custom encoding counts as one, and in a skipped value each part. It applies to encoding
+	// too. Default 1000.
 	MaxDepth int
 
 	// Bytes bounds the size of a message without its tensors. Default 1 GiB.
 	Bytes int
 
 	// MemoryBytes bounds the memory of the decoded values in bytes, without tensors. A message
-	// gets at most 1 MiB plus 64 times its size in any case. Default 1 GiB.
+	// gets at most 1 MiB plus 64 times its size in any case, and at most 1 MiB plus 2 GiB.
+	// Default 1 GiB.
 	MemoryBytes int
 
 	// MaxElements bounds the elements of all slices and maps of a message. Default 1<<28.

@@ -15,8 +15,8 @@ type gradients struct {
 	Cause  error
 }
 
-// A program sends the bytes and the memory of the tensors to another process; here both
-// stay in this one.
+// A program encodes a value with tensors, sends the bytes and the memory of the tensors to another
+// process, and that process decodes the value. Here both are in this process.
 func Example() {
 	registry := codec.NewRegistry()
 	errDiverged := errors.New("loss is not a number")

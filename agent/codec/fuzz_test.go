@@ -9,7 +9,8 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/tensor"
 )
 
-// supplies allocates the memory of all parts, if the message claims only a little.
+// supplies allocates a storage for each part of the message and returns them. ok is false if the
+// parts claim more than 64 KiB in all.
 func supplies(d *Decoder) (storages []*tensor.Storage, ok bool) {
 	remaining := 1 << 16
 	for _, p := range d.Parts() {
@@ -26,8 +27,8 @@ func supplies(d *Decoder) (storages []*tensor.Storage, ok bool) {
 	return storages, true
 }
 
-// FuzzDecode decodes arbitrary bytes to types that have all, some or none of the fields.
-// Values that can be decoded must encode to an equal message.
+// FuzzDecode decodes arbitrary bytes to types that have all, some or none of the fields. Decode
+// must return a documented error, or a value that can be encoded and decoded again.
 func FuzzDecode(f *testing.F) {
 	r := NewRegistry()
 	data, _ := sample(f, r)
@@ -74,7 +75,8 @@ func FuzzDecode(f *testing.F) {
 	})
 }
 
-// FuzzSchema reads arbitrary schemas. Those that are valid must encode to the same bytes.
+// FuzzSchema decodes arbitrary schemas. readSchema must return a documented error, or a schema that
+// has the same width and height after it was encoded and decoded again.
 func FuzzSchema(f *testing.F) {
 	r := NewRegistry()
 	for _, t := range []reflect.Type{reflect.TypeFor[everything](), reflect.TypeFor[young](), reflect.TypeFor[[3][]*node]()} {

@@ -15,8 +15,9 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/tensor"
 )
 
-// bytesOf parses hexadecimal digits with spaces between them, text in quotes, and schemas
-// in brackets, before which it inserts hash and length.
+// bytesOf returns the bytes that text describes: hexadecimal digits with spaces between them; texts
+// in single quotes, preceded by their length; and schemas in brackets, before which it inserts
+// their hash and length.
 func bytesOf(t *testing.T, text string) []byte {
 	t.Helper()
 	var out []byte
@@ -42,7 +43,7 @@ func bytesOf(t *testing.T, text string) []byte {
 	return out
 }
 
-// hashOf returns the encoded hash of a schema.
+// hashOf returns the 64-bit FNV-1a hash of an encoded schema as 8 bytes in little endian order.
 func hashOf(schema []byte) []byte {
 	h := hashfnv.New64a()
 	h.Write(schema)
@@ -102,7 +103,7 @@ var golden = []struct {
 	{ptr(failing{}), "17", "'x'"},
 }
 
-// twice returns a slice of p, nil and p.
+// twice returns a pointer to a new slice that holds p, nil and p.
 func twice(p *int) *[]*int { return &[]*int{p, nil, p} }
 
 func TestGoldenValues(t *testing.T) {
@@ -144,7 +145,8 @@ var goldenTables = []struct {
 		" 01 'head' 'x'"},
 }
 
-// transposed returns a tensor, a view of it and the tensor again.
+// transposed returns a pointer to a slice that holds a 2 x 3 tensor, a transposed view of two of
+// its columns, and the tensor again.
 func transposed() *[]*tensor.Tensor {
 	m, _ := tensor.Zeros(tensor.F32, 2, 3)
 	right, _ := m.Narrow(1, 1, 2)

@@ -9,7 +9,8 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/tensor"
 )
 
-// encode returns the message of one value.
+// encode encodes the value that ptr points to as a message of its own, and returns its bytes and
+// tensors. It fails the test if there is an error.
 func encode(t testing.TB, r *Registry, ptr any) ([]byte, []pipe.Tensor) {
 	t.Helper()
 	e := NewEncoder(r, Limits{})
@@ -20,7 +21,8 @@ func encode(t testing.TB, r *Registry, ptr any) ([]byte, []pipe.Tensor) {
 	return data, tensors
 }
 
-// copyStorages copies the memory of tensors, as a pipe does.
+// copyStorages returns a new storage for each tensor, with a copy of its memory, as a pipe delivers
+// it.
 func copyStorages(t testing.TB, tensors []pipe.Tensor) []*tensor.Storage {
 	t.Helper()
 	storages := make([]*tensor.Storage, len(tensors))
@@ -37,7 +39,8 @@ func copyStorages(t testing.TB, tensors []pipe.Tensor) []*tensor.Storage {
 	return storages
 }
 
-// decode decodes a message of one value.
+// decode decodes data, a message of one value, into the variable that ptr points to, with copies of
+// the tensors' memory. It returns the error of Reset, Decode or Finish.
 func decode(t testing.TB, r *Registry, ptr any, data []byte, tensors []pipe.Tensor) error {
 	t.Helper()
 	d := NewDecoder(r, Limits{})
@@ -51,7 +54,8 @@ func decode(t testing.TB, r *Registry, ptr any, data []byte, tensors []pipe.Tens
 	return d.Finish()
 }
 
-// roundTrip encodes and decodes a value.
+// roundTrip encodes v, decodes it again, and returns the decoded value. It fails the test if there
+// is an error.
 func roundTrip[T any](t testing.TB, r *Registry, v T) T {
 	t.Helper()
 	data, tensors := encode(t, r, &v)
@@ -60,7 +64,8 @@ func roundTrip[T any](t testing.TB, r *Registry, v T) T {
 	return got
 }
 
-// encodeError returns the error of encoding a value that cannot be encoded.
+// encodeError returns the error of Encode for the value that ptr points to. It fails the test if
+// there is none, or if Finish does not return the same error.
 func encodeError(t testing.TB, r *Registry, ptr any) error {
 	t.Helper()
 	e := NewEncoder(r, Limits{})
@@ -72,8 +77,8 @@ func encodeError(t testing.TB, r *Registry, ptr any) error {
 	return err
 }
 
-// sent encodes the value at from and decodes it to the variable at to, which may have
-// another type.
+// sent encodes the value that from points to, and decodes it to the variable that to points to,
+// which may have another type. It returns the error of decoding.
 func sent(t testing.TB, from, to any) error {
 	t.Helper()
 	r := NewRegistry()

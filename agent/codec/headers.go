@@ -11,9 +11,10 @@ type header struct {
 	data []byte
 }
 
-// SetHeader sets the data of the header of that name, and adds the header if the message does not have
-// it. data is not copied and must not change before Finish. Headers may be set at any time before
-// Finish, also by hooks; the receiver can read them before it decodes values.
+// SetHeader adds a header with that name and data to the message, or replaces the data if the
+// message has a header of that name. data is not copied and must not change before Finish. Headers
+// may be set at any time before Finish, also by custom encodings. The receiver can read them before
+// it decodes values. If there are more than 64, Finish returns an error that matches ErrLimit.
 func (e *Encoder) SetHeader(name string, data []byte) {
 	for i := range e.headers {
 		if e.headers[i].name == name {
@@ -24,9 +25,10 @@ func (e *Encoder) SetHeader(name string, data []byte) {
 	e.headers = append(e.headers, header{name, data})
 }
 
-// Header returns the data of the header of that name; ok is false if the message does not have it. The
-// data are part of the message given to Reset: they are valid as long as that does not change, and must
-// not be modified.
+// Header returns the data of the header of that name and true, or nil and false if the message has
+// no such header. The data are a part of the message given to Reset, not a copy: they are valid
+// until the memory of the message changes and must not be modified. Header may be called after
+// Reset.
 func (d *Decoder) Header(name string) (data []byte, ok bool) {
 	i := slices.IndexFunc(d.headers, func(h header) bool { return h.name == name })
 	if i < 0 {
@@ -73,8 +75,8 @@ type stateEntry struct{ key, value any }
 
 func (s *state) reset() { s.entries = cleared(s.entries) }
 
-// State returns the value that SetState set for key in this message, or nil. As with a context, keys
-// should have a type that their package defines.
+// State returns the value that SetState has set for key since the message began, or nil if there is
+// none. As with a context, keys should have a type that their package defines.
 func (s *state) State(key any) any {
 	for _, entry := range s.entries {
 		if entry.key == key {
@@ -84,8 +86,8 @@ func (s *state) State(key any) any {
 	return nil
 }
 
-// SetState sets the value for key, which must be comparable, until Reset, or until Forget. It is not
-// sent.
+// SetState sets the value that State returns for key, which must be comparable. The value is kept
+// until Reset of the Encoder or Decoder, or Forget of the Decoder. It is not sent.
 func (s *state) SetState(key, value any) {
 	for i := range s.entries {
 		if s.entries[i].key == key {

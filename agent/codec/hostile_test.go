@@ -15,8 +15,10 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/tensor"
 )
 
-// forged returns a message with a schema and a value but without tensors. If lie is set,
-// the hash is that of the type of ptr, as if both ends had the same type.
+// forged returns a message that has the given encoded schema and value but no tensors. If schema is
+// nil, it is that of the type that ptr points to. If lie is true, the message has the hash of that
+// type, as if both ends had the same type; otherwise it has a different hash, so that the receiver
+// decodes the schema.
 func forged(t testing.TB, ptr any, schema []byte, lie bool, value ...byte) []byte {
 	t.Helper()
 	p, err := NewRegistry().plan(reflect.TypeOf(ptr).Elem())
@@ -36,10 +38,11 @@ func forged(t testing.TB, ptr any, schema []byte, lie bool, value ...byte) []byt
 	return append(m, 0, 0, 0)
 }
 
-// uvarint encodes a number.
+// uvarint returns v encoded as a varint.
 func uvarint(v uint64) []byte { return binary.AppendUvarint(nil, v) }
 
-// Bytes that exceed the memory of the message are not copied.
+// TestReadBeyondMemory checks that ReadBytes and ReadString return no bytes and ErrLimit if the
+// copy would exceed Limits.MemoryBytes.
 func TestReadBeyondMemory(t *testing.T) {
 	e := NewEncoder(NewRegistry(), Limits{})
 	e.WriteBytes(make([]byte, 100))
@@ -125,8 +128,8 @@ func TestForgedValues(t *testing.T) {
 	}
 }
 
-// The size of a type is exponential in its nesting, but decoding is not: its values take
-// either no bytes or more than there are.
+// TestForgedTrees checks that a type whose size is exponential in its nesting is rejected at once,
+// whether its values take no bytes or more bytes than the message has.
 func TestForgedTrees(t *testing.T) {
 	for leaf, want := range map[kind]string{kindStruct: "2 bytes of values were not decoded", kindBool: "takes at least 2147483647 bytes"} {
 		s := []byte{byte(kindStruct), 0, 1, 1, 'X'}
@@ -186,7 +189,8 @@ func TestForgedPrefix(t *testing.T) {
 	require.ErrorIs(t, d.Finish(), ErrLimit)
 }
 
-// viewOf returns a message with one part, and one tensor with the given table row.
+// viewOf returns a message with one part of the given number of bytes, and one tensor whose row in
+// the table of views is given.
 func viewOf(bytes int, row ...byte) []byte {
 	m := []byte{version, 2, 0, 0, 0, 0, 1, 1, 0, 0}
 	text, hash := (&schema{kind: kindTensor}).encoded()
@@ -229,8 +233,8 @@ func TestForgedTensors(t *testing.T) {
 	}
 }
 
-// A sparse tensor without sparse dimensions may claim any number of empty values, which
-// a loop over them would count.
+// TestForgedSparse checks that a sparse tensor that claims very many values which take no memory is
+// rejected with ErrLimit, and one whose indices are invalid with ErrCorrupt.
 func TestForgedSparse(t *testing.T) {
 	indices := must(t)(tensor.Zeros(tensor.I64, 0, 1000))
 	values := must(t)(tensor.Zeros(tensor.F32, 1000, 0))
@@ -260,7 +264,8 @@ func must2[T any](v T, err error) func(testing.TB) T {
 	}
 }
 
-// The memory for the entries of a map is charged even if the map is empty.
+// TestForgedEmptyMaps checks that decoding many empty maps with large elements allocates no more
+// memory than the size of the message allows.
 func TestForgedEmptyMaps(t *testing.T) {
 	type wide [1 << 18]int
 	maps := make([]map[int]wide, 5000)
@@ -281,8 +286,8 @@ func TestForgedEmptyMaps(t *testing.T) {
 	require.NoError(t, decode(t, NewRegistry(), &got, data, nil))
 }
 
-// A message with any one byte changed is decoded or rejected, within the memory that its
-// size allows.
+// TestEveryByte checks that a message in which any one byte was changed is decoded or rejected with
+// a documented error, and decoding allocates no more memory than the size of the message allows.
 func TestEveryByte(t *testing.T) {
 	r := NewRegistry()
 	data, tensors := sample(t, r)
@@ -307,7 +312,8 @@ func TestEveryByte(t *testing.T) {
 	}
 }
 
-// known reports whether an error is one that Decode documents.
+// known reports whether err is an *Error that matches ErrCorrupt, ErrLimit, ErrType or ErrStorage,
+// as Decode documents.
 func known(err error) bool {
 	var e *Error
 	for _, sentinel := range []error{ErrCorrupt, ErrLimit, ErrType, ErrStorage} {

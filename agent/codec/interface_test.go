@@ -56,7 +56,8 @@ func TestInterfacesOfOtherTypes(t *testing.T) {
 	require.Equal(t, struct{ Side int }{2}, got)
 }
 
-// A Go sender cannot have such a map, so the message is put together by hand.
+// TestUnhashableKey checks that a map with a slice as its key is rejected with ErrCorrupt. No Go
+// sender can have such a map, so the test writes the message itself.
 func TestUnhashableKey(t *testing.T) {
 	r := NewRegistry()
 	type fakeKey struct{ K, V any }

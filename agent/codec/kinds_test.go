@@ -129,7 +129,8 @@ func TestZones(t *testing.T) {
 	require.Equal(t, time.Local, roundTrip(t, r, now).Location())
 }
 
-// Decode overwrites the fields of a struct but not the memory that they refer to.
+// TestDecodeOverwrites checks that Decode overwrites all fields of a struct, but not the slices,
+// maps and variables to which the old fields refer.
 func TestDecodeOverwrites(t *testing.T) {
 	type args struct {
 		S    []int

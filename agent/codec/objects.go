@@ -16,10 +16,13 @@ type decodedObject struct {
 	pos, end int
 }
 
-// object decodes a pointer of type p.typ, of the sender's schema s, to the variable at to. If the
-// object occurs for the first time it calls decode, which must set that variable; otherwise the
-// variable gets the pointer to the object decoded before. The error matches ErrCorrupt, ErrLimit or
-// ErrType, or is that of decode.
+// object decodes a pointer to the variable at address to, which has the type of p. s is the schema
+// of the pointer type at the sender. The value that a pointer points to, the object, is in the
+// message only once. If it follows here, object calls decode, which must decode the object and set
+// the variable to a pointer to it. Otherwise the variable gets the pointer that was decoded before;
+// if the object was skipped before, decode is called at its position. For a nil pointer the
+// variable is set to nil. The error matches ErrCorrupt, ErrLimit or ErrType, or is that
+// of decode.
 func (d *Decoder) object(p *plan, s *schema, to unsafe.Pointer, decode func(*Decoder, *schema, unsafe.Pointer) error) error {
 	*(*unsafe.Pointer)(to) = nil
 	r, err := d.uvarint()
@@ -57,10 +60,12 @@ func (d *Decoder) decodeObject(n uint64, p *plan, s *schema, to unsafe.Pointer, 
 	return nil
 }
 
-// addObject adds object n, whose value comes next in the message, to d.objects. Numbers increase by
-// one, with two exceptions: objects in skipped custom encodings leave a gap, and when a skipped object
-// is decoded after all, the objects inside it are in d.objects already. For any other number the error
-// matches ErrCorrupt; it may also match ErrLimit.
+// addObject appends entries to d.objects, if needed, so that there is one for object n, a value
+// that a pointer points to and that comes next in the message. n must be the number after that of
+// the last object, with two exceptions: it may be larger after a custom encoding was skipped, which
+// may have had objects in it, and smaller for an object inside a skipped one that is decoded after
+// all. For any other n the error matches ErrCorrupt. If the entries exceed the memory that the
+// message may use, it matches ErrLimit.
 func (d *Decoder) addObject(n uint64) error {
 	have := uint64(len(d.objects))
 	switch {
@@ -80,11 +85,12 @@ func (d *Decoder) addObject(n uint64) error {
 	return nil
 }
 
-// resolveObject sets the pointer at to, of the type of p, to object n, which occurred before in the
-// message. If that object was skipped, resolveObject decodes it with decode, at the position where it
-// was skipped. The error is that of decoding, or matches ErrCorrupt for a number that did not occur or
-// an object that contains itself. It matches ErrType if the object was decoded to another type or
-// skipped with a custom encoding.
+// resolveObject sets the pointer variable at address to, which has the type of p, to object n,
+// which occurred before in the message. If that object was skipped, resolveObject has decode decode
+// it, at the position where it was skipped, and then returns to the current position. The error
+// matches ErrCorrupt if the object did not occur or contains itself, and ErrType if the object was
+// decoded to another type or was skipped inside a custom encoding. Otherwise it is that of match or
+// decodeObject.
 func (d *Decoder) resolveObject(n uint64, p *plan, to unsafe.Pointer, decode func(*Decoder, *schema, unsafe.Pointer) error) error {
 	have := uint64(len(d.objects))
 	if n >= have && !d.customSkipped {
@@ -148,9 +154,11 @@ func (c *compiler) pointer(p *plan) (err error) {
 	return nil
 }
 
-// object encodes a pointer of type t with that address: nil as 0; the number of the value, if it has
-// been encoded before; or a new number, and the value by encode. The error matches ErrCycle if the value
-// is still being encoded, ErrLimit, or is that of encode.
+// object appends a pointer of type t with that address to the message: 0 for nil, 2n+2 if the value
+// it points to is object n of the message already, and otherwise 2n+1 with the next n, followed by
+// the value, which encode appends. The Encoder keeps the address until Reset. The error matches
+// ErrCycle if the value is still being encoded, or ErrLimit if it is nested too deep; or it is that
+// of encode.
 func (e *Encoder) object(t reflect.Type, address unsafe.Pointer, encode func(*Encoder, unsafe.Pointer) error) error {
 	if address == nil {
 		e.WriteUint(0)

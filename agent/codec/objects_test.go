@@ -68,7 +68,8 @@ func TestPointersAcrossValues(t *testing.T) {
 	require.Same(t, a, b)
 }
 
-// A struct and its first field have the same address.
+// TestPointersOfTwoTypes checks that pointers to a struct and to its first field, which have the
+// same address, are decoded as pointers of their own types.
 func TestPointersOfTwoTypes(t *testing.T) {
 	type first struct{ A struct{ B int } }
 	f := &first{}
@@ -127,7 +128,8 @@ func TestCycles(t *testing.T) {
 	}
 }
 
-// A slice or map that occurs twice is not a cycle, at any depth.
+// TestNoCycles checks that a slice or map that occurs twice in a value is not reported as a cycle,
+// however deep it is nested.
 func TestNoCycles(t *testing.T) {
 	deep := any([]any{1, map[string]any{}})
 	for range 2 * cycleCheckDepth {

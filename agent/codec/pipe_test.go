@@ -12,8 +12,9 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/tensor"
 )
 
-// A message is sent through a pipe with its bytes as metadata. The receiver learns of the
-// tensors before they arrive and reads them into memory of a pool.
+// TestThroughPipe checks that a message that is sent through a pipe, with its bytes as metadata, is
+// decoded to an equal value. The receiver learns the sizes of the tensors from the metadata and
+// reads them into memory of a pool.
 func TestThroughPipe(t *testing.T) {
 	c, err := tensorpipe.NewContext(pipe.Options{})
 	require.NoError(t, err)
@@ -57,7 +58,8 @@ func TestThroughPipe(t *testing.T) {
 	}
 }
 
-// receive decodes a message. Its tensors use memory of a pool.
+// receive allocates memory of a pool for the tensors of the message in, reads them, and decodes and
+// returns the value of the message. The error is that of Decode or Finish.
 func receive(t *testing.T, d *codec.Decoder, in *pipe.Incoming) (got gradients, err error) {
 	t.Helper()
 	require.NoError(t, d.Reset(in.Descriptor().Metadata))

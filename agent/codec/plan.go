@@ -10,8 +10,8 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/tensor"
 )
 
-// plan has the functions that encode and decode values of one type. After the compiler has finished it,
-// only the fields guarded by once change, and it may be used concurrently.
+// plan has the functions that encode and decode values of one type. After the compiler has finished
+// it, only the fields guarded by once change, and it may be used concurrently.
 type plan struct {
 	typ    reflect.Type
 	schema *schema
@@ -39,14 +39,15 @@ type field struct {
 	plan   *plan
 }
 
-// encoded returns the encoded schema, which the caller must not change, and its hash.
+// encoded returns the encoded schema of p and its hash. The first call computes them; all calls
+// return the same slice, which must not be modified.
 func (p *plan) encoded() ([]byte, uint64) {
 	p.once.Do(func() { p.text, p.hash = p.schema.encoded() })
 	return p.text, p.hash
 }
 
-// compiler makes the plans of a type and of all types that it contains. The caller holds the lock of
-// the Registry and copies fresh to its plans when there was no error.
+// compiler makes the plans of a type and of all types that it contains. The caller holds the lock
+// of the Registry and copies fresh to its plans when there was no error.
 type compiler struct {
 	hooks    map[reflect.Type]hook
 	refusals []refusal
@@ -54,8 +55,9 @@ type compiler struct {
 	fresh    map[reflect.Type]*plan // made by this compiler; incomplete ones occur in recursive types
 }
 
-// leaf makes p the plan of a type without element types: kind k, encoded and decoded by these
-// functions, which get a pointer to the variable.
+// leaf makes k the kind of the schema of p, and sets the functions of p that encode and decode
+// values of its type to ones that call encode and decode with the address of a variable of the
+// type. The type must have no element types. p keeps both functions.
 func (p *plan) leaf(k kind, encode func(*Encoder, unsafe.Pointer) error, decode func(*Decoder, unsafe.Pointer) error) {
 	p.schema.kind, p.encode = k, encode
 	p.decode = func(d *Decoder, _ *schema, at unsafe.Pointer) error { return decode(d, at) }
@@ -84,9 +86,10 @@ var (
 	unmarshalerType = reflect.TypeFor[encoding.BinaryUnmarshaler]()
 )
 
-// compile sets the schema and the functions of p by its type. It uses a hook first, then the encodings
-// of this package for certain types, then methods of the type, and at last its kind. The error matches
-// ErrUnsupported.
+// compile sets the schema of p and the functions that encode and decode values of its type. The
+// first of these applies: a hook registered for the type, an encoding of this package for that very
+// type (such as time.Time), methods of the type for a custom encoding, its reflect.Kind. The error
+// matches ErrUnsupported if values of the type cannot be encoded or are refused.
 func (c *compiler) compile(p *plan) error {
 	if h, ok := c.hooks[p.typ]; ok {
 		c.hook(p, h)
@@ -128,14 +131,16 @@ func (c *compiler) compile(p *plan) error {
 	return c.kind(p)
 }
 
-// compileMethods makes p the plan of a type that has the methods for a custom encoding. done is false
-// if the type has none. The error matches ErrUnsupported if only one of AppendTensorpipe and
-// ParseTensorpipe exists.
+// compileMethods sets the functions of p that encode and decode values of its type, and returns
+// true, if the type has methods for a custom encoding: those of Appender and Parser, or of
+// encoding.BinaryMarshaler and BinaryUnmarshaler. If the type has neither pair, done is false and p
+// does not change. If it has only one of AppendTensorpipe and ParseTensorpipe, the error matches
+// ErrUnsupported.
 func compileMethods(p *plan) (done bool, err error) {
 	to := reflect.PointerTo(p.typ)
 	switch {
 	case to.Implements(appenderType) && to.Implements(parserType):
-		p.custom(p.typ.String(), func(e *Encoder, from unsafe.Pointer) error {
+		p.custom(TypeName(p.typ), func(e *Encoder, from unsafe.Pointer) error {
 			return reflect.NewAt(p.typ, from).Interface().(Appender).AppendTensorpipe(e)
 		}, func(d *Decoder, to unsafe.Pointer) error {
 			return reflect.NewAt(p.typ, to).Interface().(Parser).ParseTensorpipe(d)

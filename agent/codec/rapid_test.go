@@ -18,7 +18,7 @@ var scalarTypes = []reflect.Type{
 	reflect.TypeFor[string](), reflect.TypeFor[[]byte](), reflect.TypeFor[[3]byte](), reflect.TypeFor[struct{}](), reflect.TypeFor[any](),
 }
 
-// drawType generates a type that can be encoded.
+// drawType returns a random type that can be encoded, nested at most depth deep.
 func drawType(t *rapid.T, depth int) reflect.Type {
 	forms := 6
 	if depth == 0 {
@@ -44,7 +44,8 @@ func drawType(t *rapid.T, depth int) reflect.Type {
 	}
 }
 
-// drawValue sets v to a random value. NaN is excluded because it is not equal to itself.
+// drawValue sets v to a random value of its type. NaN is excluded because it is not equal to
+// itself.
 func drawValue(t *rapid.T, v reflect.Value) {
 	switch v.Kind() {
 	case reflect.Bool:
@@ -74,7 +75,8 @@ func drawValue(t *rapid.T, v reflect.Value) {
 	}
 }
 
-// drawParts sets a value that has elements.
+// drawParts sets v, a slice, array, map, pointer or struct, to a value with random elements, or
+// leaves a slice, map or pointer nil.
 func drawParts(t *rapid.T, v reflect.Value) {
 	n := rapid.IntRange(-1, 3).Draw(t, "n") // -1 is nil
 	switch v.Kind() {
@@ -125,7 +127,8 @@ func TestAnyType(t *testing.T) {
 	})
 }
 
-// If each end has some of the fields of a struct, those that both have are kept.
+// TestAnyTwoVersions checks that if each end has only some fields of a struct, in another order,
+// decoding keeps the fields that both have and sets the others to zero.
 func TestAnyTwoVersions(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		var fields [2][]reflect.StructField
@@ -153,7 +156,7 @@ func TestAnyTwoVersions(t *testing.T) {
 	})
 }
 
-// drawView returns a random view of m, made in a few steps.
+// drawView returns a random view of m, made from it in at most three steps, or m itself.
 func drawView(t *rapid.T, m *tensor.Tensor) *tensor.Tensor {
 	for range rapid.IntRange(0, 3).Draw(t, "steps") {
 		if m.Rank() == 0 {

@@ -18,11 +18,11 @@ import (
 )
 
 // Registry holds what an application encodes in addition to plain data: types that may occur in
-// interfaces, by name; error values that keep their identity; and custom encodings. It also caches the
-// plan of each type.
+// interfaces, by name; error values that keep their identity; and custom encodings. It also caches
+// the plan of each type.
 //
-// Both ends must register the same names. Methods may be called concurrently. A registration applies to
-// the messages that Encoders and Decoders begin afterwards.
+// Both ends must register the same names. Methods may be called concurrently. A registration
+// applies to the messages that Encoders and Decoders begin afterwards.
 type Registry struct {
 	mu            sync.RWMutex
 	types         map[string]reflect.Type
@@ -42,9 +42,9 @@ type hook struct {
 	decode func(*Decoder, unsafe.Pointer) error
 }
 
-// NewRegistry returns a Registry with the basic types, slices of them and maps from
-// strings to them, time.Time, time.Duration, tensors, error, and the usual errors of the
-// standard library such as context.Canceled and io.EOF.
+// NewRegistry returns a new Registry. It has the basic types, slices of them and maps from strings
+// to them, time.Time, time.Duration, tensors, error, and common errors of the standard library and
+// of package tensor, such as context.Canceled and io.EOF, each under its Go name.
 func NewRegistry() *Registry {
 	r := &Registry{
 		types:         map[string]reflect.Type{},
@@ -63,13 +63,15 @@ func NewRegistry() *Registry {
 	return r
 }
 
-// Register allows values of the type of sample, and pointers to them, in interfaces. The name
-// identifies the type in messages. An error of a registered type keeps its fields, and errors.As finds
-// it at the receiver.
+// Register gives the type of sample a name, so that values of the type, and pointers to them, can
+// be encoded in interfaces. The name identifies the type in messages. An error of a registered type
+// keeps its fields, and errors.As finds it at the receiver.
 //
-// The sample is a value or a pointer, which may be nil. The error matches ErrRegistered if the name or
-// the type is registered differently already, and ErrUnsupported if the name is empty or the sample has
-// no type. Register does not check that the type can be encoded; the first Encode does.
+// sample is only used for its type. A pointer, which may be nil, gives the name to the type it
+// points to, unless the pointer type has a name itself. The error is nil also for a repeated call.
+// It matches ErrRegistered if the name belongs to another type or the type has another name, and
+// ErrUnsupported if name is empty or sample is a nil interface. Register does not check that the
+// type can be encoded; Encode does.
 func (r *Registry) Register(name string, sample any) error {
 	t := reflect.TypeOf(sample)
 	if t == nil || name == "" {
@@ -86,8 +88,8 @@ func (r *Registry) Register(name string, sample any) error {
 	return r.name(name, t)
 }
 
-// name registers t under a name. The error matches ErrRegistered if either is taken. The caller holds
-// r.mu.
+// name registers t under the name. If the name or t is registered already, it changes nothing and
+// returns an error that matches ErrRegistered. The caller holds r.mu.
 func (r *Registry) name(name string, t reflect.Type) error {
 	if other, ok := r.types[name]; ok {
 		return errorf(ErrRegistered, "%v has the name %q already", other, name)
@@ -99,9 +101,11 @@ func (r *Registry) name(name string, t reflect.Type) error {
 	return nil
 }
 
-// RegisterError makes err decode to the same value at the receiver, so that errors.Is finds it there,
-// also within other errors. err is a value like io.EOF. The error matches ErrRegistered if the name or
-// err is taken, and ErrUnsupported if the name is empty, or err is nil or not comparable.
+// RegisterError gives err, a value like io.EOF, a name. A message that has err, also wrapped in
+// other errors, is then decoded to the value that the receiver has registered under the same name,
+// so that errors.Is finds it there. The Registry keeps err. The error is nil, also for a repeated
+// call. It matches ErrRegistered if the name or err is registered otherwise, and ErrUnsupported if
+// name is empty, or err is nil or not comparable.
 func (r *Registry) RegisterError(name string, err error) error {
 	if name == "" || err == nil || !reflect.ValueOf(err).Comparable() {
 		return errorf(ErrUnsupported, "%q cannot name an error of type %T", name, err)
@@ -118,18 +122,20 @@ func (r *Registry) RegisterError(name string, err error) error {
 	return nil
 }
 
-// Hook registers a custom encoding of type T. encode writes with the methods of the
-// Encoder; decode reads the same items in the same order and sets *v, which is zero
-// before. An error of either is returned to the caller with the path to the value. State
-// holds data that they share within a message.
+// Hook registers a custom encoding of type T: encode appends *v with the Write methods of the
+// Encoder, and decode reads the same items in the same order and sets *v, which is zero before.
+// Neither may keep the Encoder or the Decoder. If one returns an error, Encode or Decode returns it
+// with the path to the value. Within a message, State and SetState hold data that calls of the
+// functions share.
 //
-// If T is a pointer type, the codec handles nil and shared pointers: encode is called
-// once for each pointer of a message and never with nil; decode chooses the pointer,
-// which may point to an existing value.
+// If T is a pointer type, nil and repeated pointers need no care: encode is called once for each
+// pointer of a message and never with nil. decode must set the pointer, which may point to an
+// existing value.
 //
-// name identifies the type in messages, also in interfaces. A hook takes precedence over
-// all other encodings of T. The error matches ErrRegistered, or ErrUnsupported if T is an
-// interface or an argument is missing.
+// name identifies the type in messages, also in interfaces. A hook takes precedence over all other
+// encodings of T. The Registry keeps both functions. The error of Hook matches ErrRegistered if T
+// has a hook or if the name or T is registered otherwise, and ErrUnsupported if T is an interface,
+// name is empty, or encode or decode is nil.
 func Hook[T any](r *Registry, name string, encode func(e *Encoder, v *T) error, decode func(d *Decoder, v *T) error) error {
 	t := reflect.TypeFor[T]()
 	if name == "" || encode == nil || decode == nil || t.Kind() == reflect.Interface {
@@ -155,8 +161,9 @@ func Hook[T any](r *Registry, name string, encode func(e *Encoder, v *T) error, 
 	return nil
 }
 
-// nameOf returns the registered name of t or, with pointer set, that of the type to which the pointer
-// type t points. ok is false if neither is registered.
+// nameOf returns the registered name of t and true, with pointer false. If t is a pointer type
+// without a name and the type it points to has one, nameOf returns that name, with pointer and ok
+// true. If neither is registered, ok is false.
 func (r *Registry) nameOf(t reflect.Type) (name string, pointer, ok bool) {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
@@ -167,8 +174,8 @@ func (r *Registry) nameOf(t reflect.Type) (name string, pointer, ok bool) {
 	return name, true, ok
 }
 
-// typeOf returns the type registered under a name, or the pointer type to it if pointer is set. The
-// error matches ErrType if the name is not registered.
+// typeOf returns the type registered under a name, or, if pointer is true, the type of pointers to
+// it. If the name is not registered, the error matches ErrType.
 func (r *Registry) typeOf(name []byte, pointer bool) (reflect.Type, error) {
 	r.mu.RLock()
 	t, ok := r.types[string(name)]
@@ -182,8 +189,8 @@ func (r *Registry) typeOf(name []byte, pointer bool) (reflect.Type, error) {
 	return t, nil
 }
 
-// sentinelName returns the name of the error value err, which must not be nil, or "" if it is not
-// registered.
+// sentinelName returns the name under which the error value err is registered, or "" if it is not
+// registered. err must not be nil.
 func (r *Registry) sentinelName(err error) string {
 	if !reflect.ValueOf(err).Comparable() {
 		return ""
@@ -193,7 +200,8 @@ func (r *Registry) sentinelName(err error) string {
 	return r.sentinelNames[err]
 }
 
-// sentinel returns the error value registered under a name, and whether there is one.
+// sentinel returns the error value registered under a name and true, or nil and false if there is
+// none.
 func (r *Registry) sentinel(name string) (error, bool) {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
@@ -201,8 +209,9 @@ func (r *Registry) sentinel(name string) (error, bool) {
 	return err, ok
 }
 
-// plan returns the plan of t. The first call compiles it; later calls return the same plan until a hook
-// or a refusal is registered. The error matches ErrUnsupported. The caller must not hold r.mu.
+// plan returns the plan of t: the functions that encode and decode its values. The first call
+// compiles the plan; later calls return the same one until a hook or a refusal is registered. If
+// values of t cannot be encoded, the error matches ErrUnsupported. The caller must not hold r.mu.
 func (r *Registry) plan(t reflect.Type) (*plan, error) {
 	r.mu.RLock()
 	p := r.plans[t]
@@ -226,16 +235,17 @@ func (r *Registry) plan(t reflect.Type) (*plan, error) {
 	return p, nil
 }
 
-// lastPlan caches the plan of the type that an Encoder or Decoder used last, which is most often the
-// next one too.
+// lastPlan caches the plan of the type that an Encoder or Decoder used last, which is most often
+// the next one too.
 type lastPlan struct {
 	typ        reflect.Type
 	plan       *plan
 	generation uint32
 }
 
-// of returns the plan of t from the cache, or else from r, and caches it. The error is that of
-// Registry.plan.
+// of returns the plan of t, which has the functions that encode and decode values of t, as r.plan
+// does. If t is also the type of the last call and r has not discarded its plans since then, of
+// returns the plan of that call without locking r. The errors are those of Registry.plan.
 func (l *lastPlan) of(r *Registry, t reflect.Type) (*plan, error) {
 	generation := r.generation.Load()
 	if t == l.typ && generation == l.generation {
@@ -250,7 +260,7 @@ func (l *lastPlan) of(r *Registry, t reflect.Type) (*plan, error) {
 
 var errorType = reflect.TypeFor[error]()
 
-// commonTypes returns the types that every Registry registers under their Go names.
+// commonTypes returns, in a new slice, the types that every Registry has under their Go names.
 func commonTypes() []reflect.Type {
 	var types []reflect.Type
 	for _, t := range []reflect.Type{
@@ -269,7 +279,7 @@ func commonTypes() []reflect.Type {
 	return append(types, reflect.TypeFor[map[any]any](), reflect.TypeFor[fs.PathError](), reflect.TypeFor[os.SyscallError](), reflect.TypeFor[net.AddrError]())
 }
 
-// commonErrors returns the error values that every Registry registers, by name.
+// commonErrors returns a new map from names to the error values that every Registry has.
 func commonErrors() map[string]error {
 	return map[string]error{
 		"context.Canceled":         context.Canceled,
@@ -297,17 +307,18 @@ func commonErrors() map[string]error {
 	}
 }
 
-// refusal makes encoding fail for types that implement the interface iface, with an error that wraps
-// reason.
+// refusal makes encoding fail for types that implement the interface iface, with an error that
+// wraps reason.
 type refusal struct {
 	iface  reflect.Type
 	reason error
 }
 
-// Refuse makes encoding and decoding fail for all types that implement the interface I, with an error
-// that matches reason and ErrUnsupported and has the path to the value. A [Hook] for such a type takes
-// precedence. A repeated call has no effect. The error matches ErrRegistered if I is refused for another
-// reason already, and ErrUnsupported if I is not an interface with methods or reason is nil.
+// Refuse makes encoding and decoding fail for all types that implement the interface I, and for
+// structs whose pointers do. The error of Encode or Decode matches reason and ErrUnsupported and
+// has the path to the value. A [Hook] for such a type takes precedence. A repeated call has no
+// effect. The error of Refuse matches ErrRegistered if I is refused for another reason already, and
+// ErrUnsupported if I is not an interface with methods or reason is nil.
 func Refuse[I any](r *Registry, reason error) error {
 	t := reflect.TypeFor[I]()
 	if t.Kind() != reflect.Interface || t.NumMethod() == 0 || reason == nil {
@@ -330,8 +341,9 @@ func Refuse[I any](r *Registry, reason error) error {
 	return nil
 }
 
-// checkRefused returns an *Error that matches ErrUnsupported and the reason if t, or a pointer to the
-// struct type t, implements a refused interface; otherwise nil.
+// checkRefused returns nil unless t, or a pointer to t if t is a struct type, implements the
+// interface of one of the refusals. Otherwise it returns an *Error that matches ErrUnsupported and
+// the reason of the first such refusal.
 func checkRefused(all []refusal, t reflect.Type) error {
 	for _, no := range all {
 		if t.Implements(no.iface) || t.Kind() == reflect.Struct && reflect.PointerTo(t).Implements(no.iface) {
@@ -341,8 +353,9 @@ func checkRefused(all []refusal, t reflect.Type) error {
 	return nil
 }
 
-// unregisteredError returns the error for a value in an interface whose type t is not registered: that
-// of checkRefused, or one that matches ErrType.
+// unregisteredError returns the error for a value in an interface whose type t is not registered:
+// an *Error that matches ErrUnsupported and the reason if t is refused, and otherwise one that
+// matches ErrType. It is never nil. The caller must not hold r.mu.
 func (r *Registry) unregisteredError(t reflect.Type) error {
 	r.mu.RLock()
 	defer r.mu.RUnlock()

@@ -9,7 +9,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A reused Encoder and Decoder behave like new ones.
+// TestReuse checks that an Encoder and a Decoder that are used for one message after the other,
+// also after an error, encode the same bytes as new ones and decode without error. Forget clears
+// the Decoder.
 func TestReuse(t *testing.T) {
 	r := nodes(t)
 	long := make([]*int, 2*maxRetained)
@@ -48,7 +50,8 @@ func TestReuse(t *testing.T) {
 	require.ErrorIs(t, d.Decode(new(int)), ErrCorrupt)
 }
 
-// A Registry may be used by many goroutines.
+// TestConcurrentUse checks that several goroutines encode and decode with one Registry while a type
+// is being registered in it.
 func TestConcurrentUse(t *testing.T) {
 	r := NewRegistry()
 	var all sync.WaitGroup

@@ -91,8 +91,8 @@ func leafUint[T uint | uint8 | uint16 | uint32 | uint64](p *plan) {
 	})
 }
 
-// leafFloats makes p the plan, of kind k, of a type that consists of n floats: one, or two for a
-// complex number.
+// leafFloats sets the schema of p to kind k, and its functions to ones that encode and decode n
+// numbers of type T: one for a float, two for a complex number.
 func leafFloats[T float32 | float64](p *plan, k kind, n int) {
 	p.leaf(k, func(e *Encoder, at unsafe.Pointer) error {
 		e.buf = appendFloats(e.buf, unsafe.Slice((*T)(at), n))
@@ -102,7 +102,8 @@ func leafFloats[T float32 | float64](p *plan, k kind, n int) {
 	})
 }
 
-// appendFloats appends the bits of values to dst in little endian order and returns the extended slice.
+// appendFloats appends the bits of values to dst in little endian order and returns the extended
+// slice.
 func appendFloats[T float32 | float64](dst []byte, values []T) []byte {
 	start, size := len(dst), len(values)*int(unsafe.Sizeof(T(0)))
 	dst = slices.Grow(dst, size)[:start+size]
@@ -144,8 +145,9 @@ const (
 	zoneOffset = 1 // seconds east of UTC follow
 )
 
-// encodeTime encodes the time.Time at p: the instant and the offset of its zone from UTC, without the
-// name of the zone and the monotonic clock reading.
+// encodeTime appends the time.Time at address p to the message: seconds, nanoseconds, and the
+// offset of its zone from UTC, but neither the name of the zone nor the monotonic clock reading.
+// The error is always nil.
 func encodeTime(e *Encoder, p unsafe.Pointer) error {
 	t := *(*time.Time)(p)
 	e.WriteInt(t.Unix())
@@ -180,9 +182,9 @@ func decodeTime(d *Decoder, p unsafe.Pointer) error {
 	return nil
 }
 
-// zone decodes the time zone that follows t in the message. It returns time.UTC, time.Local if the
-// offset is that of the local zone at t, or a zone without a name. The error matches ErrCorrupt or
-// ErrLimit.
+// zone decodes the time zone that follows the time t in the message. The result is time.UTC, or
+// time.Local if the local zone has the decoded offset at t, or else a new zone without a name. The
+// error matches ErrCorrupt or ErrLimit; the result must then not be used.
 func (d *Decoder) zone(t time.Time) (*time.Location, error) {
 	form, err := d.byte()
 	if err != nil || form == zoneUTC {

@@ -36,8 +36,8 @@ const (
 	kindBinary                     // length, bytes
 )
 
-// schema describes the encoding of a type, as messages do. A recursive type has a schema that refers to
-// itself.
+// schema describes the encoding of a type, as messages do. A recursive type has a schema that
+// refers to itself.
 type schema struct {
 	kind   kind
 	name   string // of a struct, for messages to people; of kindCustom, compared
@@ -67,7 +67,8 @@ type schemaField struct {
 	typ  *schema
 }
 
-// leafSchema returns the schema of a type of kind k without element types. Only kindCustom has a name.
+// leafSchema returns a new schema of a type that has kind k and no element types. name is "" unless
+// k is kindCustom.
 func leafSchema(k kind, name string) *schema {
 	s := &schema{kind: k, name: name}
 	s.measure()
@@ -82,8 +83,8 @@ var widths = [...]int{
 	kindInterface: 1, kindError: 1, kindTensor: 1, kindSparse: 1, kindCustom: 4, kindBinary: 1,
 }
 
-// measure sets width, height, nonEmpty and core. The schemas of types that s contains by value must
-// have been measured before.
+// measure computes the fields width, height, nonEmpty and core of s from its kind and parts. It
+// must have been called before for the schemas of types that s contains by value.
 func (s *schema) measure() {
 	s.core = s
 	switch s.kind {
@@ -110,8 +111,7 @@ func (s *schema) measure() {
 	}
 }
 
-// plus and times add and multiply sizes. Their result is at most math.MaxInt32, more than
-// any message has.
+// plus returns the sum of the sizes a and b, or math.MaxInt32 if the sum is larger.
 func plus(a, b int) int {
 	if b > math.MaxInt32-a {
 		return math.MaxInt32
@@ -119,6 +119,7 @@ func plus(a, b int) int {
 	return a + b
 }
 
+// times returns the product of the sizes a and b, or math.MaxInt32 if the product is larger.
 func times(a, b int) int {
 	if a > 0 && b > math.MaxInt32/a {
 		return math.MaxInt32
@@ -133,8 +134,9 @@ var kindNames = [...]string{
 	kindTensor: "*tensor.Tensor", kindSparse: "*tensor.Sparse", kindBinary: "binary",
 }
 
-// String returns the type in Go syntax, as far as the schema has it, for error texts. It terminates
-// because every recursive type contains a struct, which is shown by its name.
+// String returns the type in Go syntax for error texts. A struct or a custom encoding is shown by
+// its name, so that String terminates for recursive types, and an integer as "int" or "uint",
+// without its size.
 func (s *schema) String() string {
 	switch s.kind {
 	case kindSlice:
@@ -152,8 +154,8 @@ func (s *schema) String() string {
 	}
 }
 
-// schemaWriter encodes a schema depth first, to dst. A struct is encoded where it occurs first; later
-// occurrences refer to it by its number in structs.
+// schemaWriter encodes a schema depth first, to dst. A struct is encoded where it occurs first;
+// later occurrences refer to it by its number in structs.
 type schemaWriter struct {
 	dst     []byte
 	structs map[*schema]int
@@ -187,7 +189,8 @@ func (w *schemaWriter) write(s *schema) {
 	}
 }
 
-// encoded returns the encoded schema, in new memory, and its 64-bit FNV-1a hash.
+// encoded returns the encoded schema, as messages contain it, in new memory, and the 64-bit FNV-1a
+// hash of it.
 func (s *schema) encoded() (text []byte, hash uint64) {
 	w := schemaWriter{structs: map[*schema]int{}}
 	w.write(s)
@@ -220,8 +223,10 @@ type schemaReader struct {
 	charge  func(bytes int) error // called before memory is allocated
 }
 
-// readSchema decodes the schema that text consists of. It calls charge with the bytes that it is about
-// to allocate and stops at an error. The error matches ErrCorrupt or ErrLimit.
+// readSchema decodes text, a complete encoded schema of a peer, and returns the schema, which does
+// not refer to text. Before it allocates a part of the schema it calls charge with its bytes,
+// and stops if charge returns an error. The error matches ErrCorrupt or ErrLimit, or is
+// that of charge; the schema must then not be used.
 func readSchema(text []byte, charge func(int) error) (*schema, error) {
 	if len(text) > maxSchema {
 		return nil, errorf(ErrLimit, "description of a type of %d bytes, at most %d", len(text), maxSchema)
@@ -270,8 +275,9 @@ func (r *schemaReader) read(depth int) (*schema, error) {
 	return s, nil
 }
 
-// parts decodes into s the data that follow the kind of s. depth is the nesting depth of the types in
-// them. The error matches ErrCorrupt or ErrLimit.
+// parts decodes the parts of s that follow its kind in the text: element types, length, name or
+// fields, depending on the kind. depth is the nesting depth of the element types. The error matches
+// ErrCorrupt or ErrLimit, or is that of r.charge; s must then not be used.
 func (r *schemaReader) parts(s *schema, depth int) (err error) {
 	switch s.kind {
 	case kindSlice, kindPointer:
@@ -292,8 +298,10 @@ func (r *schemaReader) parts(s *schema, depth int) (err error) {
 	return err
 }
 
-// byValue decodes the schema, at that nesting depth, of a type that another type contains by value. The
-// error matches ErrCorrupt, also if a struct contains itself, or ErrLimit.
+// byValue decodes and returns the schema of a type that another type contains by value, as an array
+// contains its elements and a struct its fields. depth is the nesting depth of the type. The error
+// matches ErrCorrupt, also for a struct that contains itself, or ErrLimit, or is that of r.charge;
+// the schema must then not be used.
 func (r *schemaReader) byValue(depth int) (*schema, error) {
 	s, err := r.read(depth)
 	if err == nil && s.kind == kindStruct && s.height == 0 {

@@ -2,8 +2,9 @@ package codec
 
 import "encoding/binary"
 
-// skip moves past a value of the sender's schema s. It records the positions of objects inside, which
-// may still be decoded. The error matches ErrCorrupt or ErrLimit.
+// skip moves past a value whose type has the schema s at the sender. It records in d.objects the
+// positions of values that pointers in it point to, so that they can still be decoded if a later
+// pointer refers to one. The error matches ErrCorrupt or ErrLimit.
 func (d *Decoder) skip(s *schema) error {
 	if s.width == 0 {
 		return nil
@@ -96,8 +97,9 @@ func (d *Decoder) skipParts(s *schema) error {
 	}
 }
 
-// skipAll skips n elements, with a key before each if key is not nil. It returns at once if they take
-// no bytes. The error is that of skip.
+// skipAll moves past n elements with the schema elem. If key is not nil, a key with that schema is
+// before each of them, as in a map. skipAll returns at once if neither takes any bytes. The errors
+// are those of skip.
 func (d *Decoder) skipAll(n int, elem, key *schema) error {
 	if elem.width == 0 && (key == nil || key.width == 0) {
 		return nil
@@ -115,8 +117,8 @@ func (d *Decoder) skipAll(n int, elem, key *schema) error {
 	return nil
 }
 
-// customLength reads the length in bytes of a custom encoding, which follows. The error matches
-// ErrCorrupt if fewer bytes remain.
+// customLength reads the number of bytes of the custom encoding that comes next, and moves past the
+// number, not the bytes. If fewer bytes remain, the error matches ErrCorrupt.
 func (d *Decoder) customLength() (int, error) {
 	p, err := d.next(customPrefix)
 	if err != nil {
@@ -129,8 +131,8 @@ func (d *Decoder) customLength() (int, error) {
 	return int(n), nil
 }
 
-// skipTyped skips a value of type number n of the message's table of types. The error matches
-// ErrCorrupt or ErrLimit.
+// skipTyped moves past a value whose type is row n of the message's table of types. The error
+// matches ErrCorrupt or ErrLimit.
 func (d *Decoder) skipTyped(n uint64) error {
 	entry, err := d.typeEntry(n)
 	if err != nil {
@@ -143,9 +145,10 @@ func (d *Decoder) skipTyped(n uint64) error {
 	return d.skip(s)
 }
 
-// skipObject skips a pointer of the sender's schema s. If the object occurs for the first time,
-// skipObject skips its value too and records schema and position, so that the object can still be
-// decoded for a later pointer. The error matches ErrCorrupt or ErrLimit.
+// skipObject moves past a pointer whose type has the schema s at the sender. If the value that the
+// pointer points to follows, skipObject moves past the value too, and records its schema and
+// position in d.objects, so that the value can still be decoded for a later pointer. The error
+// matches ErrCorrupt or ErrLimit.
 func (d *Decoder) skipObject(s *schema) error {
 	r, err := d.uvarint()
 	if err != nil || r == 0 {

@@ -9,7 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// appendEmptyFields appends n fields of types that take no bytes to a struct schema.
+// appendEmptyFields appends to s, an encoded struct schema, n fields whose types take no bytes, and
+// returns the extended slice.
 func appendEmptyFields(s []byte, n int) []byte {
 	for range n {
 		s = append(s, 0, byte(kindArray), 0, byte(kindBool))
@@ -17,14 +18,15 @@ func appendEmptyFields(s []byte, n int) []byte {
 	return s
 }
 
-// structOf begins the schema of an unnamed struct with this number of fields.
+// structOf returns the beginning of the encoded schema of an unnamed struct: all but its fields,
+// whose number it contains.
 func structOf(fields int) []byte {
 	return append([]byte{byte(kindStruct), 0}, uvarint(uint64(fields))...)
 }
 
-// Skipping takes at most one step per byte, however many parts without bytes the type has
-// and however deep the others are nested. With more than ten thousand steps per byte, this
-// test would exceed its time limit.
+// TestSkippingIsLinearInBytes checks that skipping a value takes at most one step per byte, however
+// many parts without bytes its type has and however deep the others are nested. The test would
+// exceed its time limit otherwise.
 func TestSkippingIsLinearInBytes(t *testing.T) {
 	const each, deep = 800, 20 // which are 64 KiB of schema
 	wide := []byte{byte(kindBool)}
@@ -52,7 +54,8 @@ func TestSkippingIsLinearInBytes(t *testing.T) {
 	}
 }
 
-// Unknown fields that take no bytes are not visited for each value.
+// TestMatchingIgnoresEmptyFields checks that if the sender's struct has fields that the receiver
+// does not know and that take no bytes, decoding has no step for them.
 func TestMatchingIgnoresEmptyFields(t *testing.T) {
 	s := append(appendEmptyFields(structOf(maxFields), maxFields-2), 1, 'Y', byte(kindInt), 1, 'A', byte(kindInt))
 	ptr := new([]part1)
@@ -67,7 +70,7 @@ func TestMatchingIgnoresEmptyFields(t *testing.T) {
 	}
 }
 
-// structWith returns a struct type with this number of fields.
+// structWith returns a struct type with the given number of bool fields.
 func structWith(fields int) reflect.Type {
 	all := make([]reflect.StructField, fields)
 	for i := range all {
@@ -76,7 +79,8 @@ func structWith(fields int) reflect.Type {
 	return reflect.StructOf(all)
 }
 
-// The bound on struct fields is the same at both ends.
+// TestManyFields checks that a struct of 1024 fields is sent; one of 1025 fields is rejected by the
+// Encoder with ErrUnsupported and by the Decoder with ErrLimit.
 func TestManyFields(t *testing.T) {
 	value := reflect.New(structWith(maxFields))
 	value.Elem().Field(maxFields - 1).SetBool(true)

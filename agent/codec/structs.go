@@ -7,8 +7,8 @@ import (
 	"unsafe"
 )
 
-// tag is the key of the struct tag that renames a field or, with "-", omits it. At a field named _ it is
-// the name of the struct.
+// tag is the key of the struct tag that renames a field or, with "-", omits it. At a field named _
+// it is the name of the struct.
 const tag = "tensorpipe"
 
 func (c *compiler) structType(p *plan) error {
@@ -70,9 +70,10 @@ func (p *plan) decodeStruct(d *Decoder, s *schema, to unsafe.Pointer) error {
 	return nil
 }
 
-// decodeMatched decodes a struct of the sender's schema s to the variable at to, where s differs from
-// the schema of p and d.match has matched the two. Fields that p does not have are skipped, and fields
-// that s does not have become zero.
+// decodeMatched decodes a struct to the variable at address to, which has the type of p. s is the
+// schema of the struct at the sender; it differs from that of p, and d.match must have matched the
+// two. Fields that p does not have are skipped, and fields that s does not have become zero. The
+// error is that of a field, with the field in its path.
 func (p *plan) decodeMatched(d *Decoder, s *schema, to unsafe.Pointer) error {
 	m := d.matches[pair{s, p}]
 	for _, part := range m.steps {
@@ -92,7 +93,7 @@ func (p *plan) decodeMatched(d *Decoder, s *schema, to unsafe.Pointer) error {
 	return nil
 }
 
-// zero sets the variable of type t at address at to its zero value.
+// zero sets the variable of type t at that address to the zero value of t.
 func zero(t reflect.Type, at unsafe.Pointer) { reflect.NewAt(t, at).Elem().SetZero() }
 
 // pair is a struct type of the sender and the local struct type to which it is decoded.
@@ -114,9 +115,10 @@ type step struct {
 	local  *field
 }
 
-// match returns nil if values of the sender's schema remote can be decoded by p, and records in
-// d.matches how the structs among them are decoded. local is the schema of p, or of a part of p that
-// has no plan of its own. The error is a *TypeError, with the path, or matches ErrCorrupt or ErrLimit.
+// match returns nil if values with the schema remote at the sender can be decoded by p, and records
+// in d.matches how the structs in them are decoded. local is the schema of p, or that of an element
+// of p that has no plan of its own. If the types differ, the error is a *TypeError, or an *Error
+// that wraps one and has the path to the difference. It may also match ErrCorrupt or ErrLimit.
 func (d *Decoder) match(remote, local *schema, p *plan) error {
 	switch {
 	case remote == local:
@@ -142,8 +144,9 @@ func (d *Decoder) match(remote, local *schema, p *plan) error {
 	return nil
 }
 
-// elemPlan returns part, the plan of the elements of a type, or whole, the plan of the type itself, if
-// part is nil: the bytes of an array, and the values of a hook for a pointer, have no plan.
+// elemPlan returns part, the plan of the elements of a type. If part is nil, it returns whole, the
+// plan of the type itself: the elements of a byte array, and the values of a pointer type with a
+// hook, have no plan.
 func elemPlan(part, whole *plan) *plan {
 	if part != nil {
 		return part
@@ -151,9 +154,10 @@ func elemPlan(part, whole *plan) *plan {
 	return whole
 }
 
-// matchStruct records in d.matches how a struct of the sender's schema remote is decoded by p: its
-// fields are matched by name. The error is that of match, or matches ErrCorrupt if the sender has two
-// fields of one name.
+// matchStruct records in d.matches how structs with the schema remote at the sender are decoded by
+// p: which of the sender's fields has the name of which local field, and which fields only one end
+// has. It also matches the types of the fields, recursively. A repeated call does nothing. The
+// error is that of match; it matches ErrCorrupt also if the sender has two fields of one name.
 func (d *Decoder) matchStruct(remote *schema, p *plan) error {
 	k := pair{remote, p}
 	if d.matches[k] != nil {

@@ -12,8 +12,8 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/tensor"
 )
 
-// extent describes which bytes of its storage a tensor uses, and in which part of the message they are
-// sent.
+// extent describes which bytes of its storage a tensor uses, and in which part of the message they
+// are sent.
 type extent struct {
 	tensor  *tensor.Tensor
 	buffer  device.Buffer // of the whole storage
@@ -23,8 +23,9 @@ type extent struct {
 	from    int           // start of the part in bytes of the storage
 }
 
-// extent returns the extent of t without a part. buf is the memory of the storage of t. It assigns a
-// number to a storage that it does not know yet.
+// extent returns the range of bytes that t uses in its storage. buf is the memory of the whole
+// storage. The fields part and from are not set yet. If e does not know the storage yet, extent
+// gives it a number and keeps it.
 func (e *Encoder) extent(t *tensor.Tensor, buf device.Buffer) extent {
 	s, ok := e.storages.find(t.Storage())
 	if !ok {
@@ -71,9 +72,10 @@ func (p *plan) decodeSparse(d *Decoder, s *schema, to unsafe.Pointer) error {
 	})
 }
 
-// sparse decodes a sparse tensor. It reads the indices, so their memory must have been received and be
-// accessible to the host. The error matches ErrCorrupt, ErrLimit or ErrStorage, or is a
-// *tensor.DeviceError or tensor.ErrReleased.
+// sparse decodes a sparse tensor, whose indices and values are views of storages given to Supply.
+// It reads the indices, so their memory must have been received and be accessible to the host. The
+// error matches ErrCorrupt, ErrLimit or ErrStorage, or wraps a *tensor.DeviceError or
+// tensor.ErrReleased.
 func (d *Decoder) sparse() (*tensor.Sparse, error) {
 	indices, err := d.ReadTensor()
 	if err != nil {
@@ -112,9 +114,9 @@ func (d *Decoder) sparse() (*tensor.Sparse, error) {
 	return v, nil
 }
 
-// tensorFault converts an error of package tensor about a received tensor to an *Error. It matches
-// ErrCorrupt, unless err is a *tensor.DeviceError or tensor.ErrReleased, which are about the receiver's
-// own memory.
+// tensorFault returns an *Error that wraps err, an error of package tensor about a received tensor.
+// It also matches ErrCorrupt, unless err is a *tensor.DeviceError or tensor.ErrReleased, which
+// concern the memory of the receiver.
 func tensorFault(err error) error {
 	if _, elsewhere := err.(*tensor.DeviceError); elsewhere || err == tensor.ErrReleased {
 		return &Error{Err: err}
@@ -126,10 +128,11 @@ func tensorFault(err error) error {
 // a view of any dtype begins at a whole element.
 const partAlign = 16
 
-// planParts decides which parts of the storages are sent: it sets the part of each extent, and adds the
-// parts. It is called once, after all tensors have been encoded. The views of a storage share one part,
-// unless they use less than half of the bytes between the first and the last; then views that do not
-// overlap get separate parts. The error is one of package tensor.
+// planParts divides the storages of the encoded tensors into the parts that are sent. It appends
+// the parts to e.parts and e.partStorages, and sets the part of each extent. It must be called
+// once, after all tensors have been encoded. The views of a storage share one part if they use at
+// least half of the bytes between the first and the last; otherwise views that do not overlap get
+// separate parts. The error is one of package tensor.
 func (e *Encoder) planParts() error {
 	e.order = e.order[:0]
 	for i := range e.extents {
@@ -156,8 +159,9 @@ func (e *Encoder) planParts() error {
 	return nil
 }
 
-// planStorageParts adds the parts for the views of one storage. order has the indices of their extents,
-// sorted by the first byte. The error is one of package tensor.
+// planStorageParts appends the parts for the views of one storage to e.parts, and sets the part of
+// each view's extent. order has the indices of these extents in e.extents, sorted by the first
+// byte; it is not empty. The error is one of package tensor.
 func (e *Encoder) planStorageParts(order []int) error {
 	lo, used := e.extents[order[0]].lo, 0 // used is the bytes that at least one view uses
 	hi := lo
@@ -183,9 +187,10 @@ func (e *Encoder) planStorageParts(order []int) error {
 	return nil
 }
 
-// addPart adds a part with the bytes from lo to hi of one storage, for the views whose extents have the
-// indices in order. It sends a copy of a single view that shouldGather selects. The error is one of
-// package tensor.
+// addPart appends one part to e.parts, which has the bytes from lo to hi of a storage, and sets it
+// as the part of the extents e.extents[i] for each i in order. The part begins at a multiple of 16
+// bytes, at or before lo. For a single view that shouldGather selects, the part is a contiguous
+// copy of the view instead. The error is one of package tensor.
 func (e *Encoder) addPart(order []int, lo, hi int) error {
 	first := &e.extents[order[0]]
 	if len(order) == 1 && e.shouldGather(first) {
@@ -207,9 +212,10 @@ func (e *Encoder) addPart(order []int, lo, hi int) error {
 // elements is faster than sending the gaps.
 const minGatherSpan = 8 << 10
 
-// shouldGather reports whether to send a contiguous copy of a view: its elements take less than half of
-// its span, and they can be copied on the host without waiting for a stream. A view that uses elements
-// more than once, as Expand makes it, is not copied: the copy would be larger.
+// shouldGather reports whether to send a contiguous copy of the view p.tensor instead of the range
+// of bytes that it spans. It returns true if the range has at least 8 KiB, the elements take less
+// than half of it, the memory is on the host and needs no wait for a stream, and no dimension
+// repeats its elements, as Expand makes it.
 func (e *Encoder) shouldGather(p *extent) bool {
 	if span, n := p.hi-p.lo, p.tensor.ByteSize(); span < minGatherSpan || n == 0 || n >= span/2 || !p.buffer.IsHost() || p.buffer.Stream() != nil {
 		return false
@@ -222,8 +228,9 @@ func (e *Encoder) shouldGather(p *extent) bool {
 	return true
 }
 
-// gather replaces the tensor of p by a contiguous copy, and its buffer and range by those of the copy's
-// new storage. The error is one of package tensor.
+// gather replaces p.tensor by a contiguous copy on the Go heap, and the buffer and range of p by
+// those of the copy. p.storage does not change. The error is one of package tensor; p must then not
+// be used.
 func (p *extent) gather() (err error) {
 	if p.tensor, err = p.tensor.Clone(); err != nil {
 		return err

@@ -11,7 +11,8 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/tensor"
 )
 
-// arange returns a tensor of the numbers 0, 1, 2...
+// arange returns a new F32 tensor of the given shape with the numbers 0, 1, 2 and so on in
+// row-major order.
 func arange(t testing.TB, shape ...int) *tensor.Tensor {
 	t.Helper()
 	n, err := tensor.NumElements(shape)
@@ -25,7 +26,7 @@ func arange(t testing.TB, shape ...int) *tensor.Tensor {
 	return out
 }
 
-// must returns the view, and fails the test if there is an error.
+// must returns a function that returns its tensor, and fails the test if its error is not nil.
 func must(t testing.TB) func(*tensor.Tensor, error) *tensor.Tensor {
 	return func(v *tensor.Tensor, err error) *tensor.Tensor {
 		t.Helper()
@@ -74,7 +75,8 @@ func TestDTypes(t *testing.T) {
 	}
 }
 
-// views returns views of a matrix of 6 x 8 floats and the bytes that each sends.
+// views returns views of m, a matrix of 6 x 8 floats, by name. For each it has the number of bytes
+// that are sent, and whether the decoded view has the same strides.
 func views(t *testing.T, m *tensor.Tensor) map[string]struct {
 	view  *tensor.Tensor
 	bytes int
@@ -123,8 +125,8 @@ func TestViews(t *testing.T) {
 	}
 }
 
-// A view with few elements in a large span is sent without the gaps; one with more
-// elements or a smaller span is sent as it is.
+// TestSpreadViews checks that a view whose elements take less than half of a span of 8 KiB or more
+// is sent as a contiguous copy; any other view is sent with the bytes between its elements.
 func TestSpreadViews(t *testing.T) {
 	r := NewRegistry()
 	must := must(t)
@@ -173,8 +175,8 @@ func TestSharedStorage(t *testing.T) {
 	}
 }
 
-// Views that are far apart are sent without the bytes between them; overlapping views
-// share a part.
+// TestDistantViews checks that views of one storage that are far apart are sent without the bytes
+// between them. Overlapping views are sent once and share a storage after decoding.
 func TestDistantViews(t *testing.T) {
 	r := NewRegistry()
 	m := arange(t, 1000, 10)
@@ -195,7 +197,8 @@ func TestDistantViews(t *testing.T) {
 	require.Same(t, got[1].Storage(), got[2].Storage())
 }
 
-// Views of different dtypes of one storage need a start that suits both.
+// TestMixedDTypes checks that views of one storage that have different dtypes and offsets share a
+// storage after decoding and keep their elements.
 func TestMixedDTypes(t *testing.T) {
 	s, err := tensor.Heap{}.Alloc(96)
 	require.NoError(t, err)
@@ -317,14 +320,19 @@ func TestExpandedLimit(t *testing.T) {
 	require.NoError(t, d.Reset(data))
 	require.NoError(t, d.Supply(copyStorages(t, tensors)))
 	require.ErrorIs(t, d.Decode(&got), ErrLimit)
+	for range 2 {
+		view, err := d.view(0)
+		require.ErrorIs(t, err, ErrLimit, "a tensor that failed is not kept")
+		require.Nil(t, view)
+	}
 
 	vast := must(t)(tensor.Scalar(float64(1)).Expand(math.MaxInt32, 1<<29))
 	data, tensors = encode(t, NewRegistry(), &vast)
 	require.ErrorIs(t, decode(t, NewRegistry(), &got, data, tensors), ErrLimit)
 }
 
-// Storages returns for each part the storage that it keeps reachable: that of the tensor,
-// or that of the copy for a view that was gathered.
+// TestStoragesOfParts checks that Storages returns for each part the storage that the part keeps
+// reachable: that of the tensor, or that of the copy if the view was sent as a contiguous copy.
 func TestStoragesOfParts(t *testing.T) {
 	get := must(t)
 	a, b := arange(t, 256, 256), arange(t, 4)

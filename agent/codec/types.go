@@ -20,8 +20,8 @@ type typeRow struct {
 	pointer bool // the value is a pointer to the named type
 }
 
-// typeIndex returns the number of k in the table of types, and adds a row with p, name and pointer if
-// the table does not have k.
+// typeIndex returns the number of k's row in the table of types of the message. If there is none,
+// it adds a row with p, the name, and whether the value is a pointer to the named type.
 func (e *Encoder) typeIndex(k typeKey, p *plan, name string, pointer bool) int {
 	n, ok := e.types.find(k)
 	if !ok {
@@ -91,10 +91,11 @@ func (d *Decoder) typeEntry(n uint64) (*typeEntry, error) {
 	return &d.types[n], nil
 }
 
-// resolve returns the plan of t, and the schema with which a value of the received type entry is decoded
-// to t. If the hashes are equal, that is the schema of the plan; a wrong hash can only spoil the
-// sender's own message. Otherwise it is the sender's schema, and resolve matches it with the plan. The
-// error is that of Registry.plan or match, or matches ErrCorrupt or ErrLimit.
+// resolve returns the plan of t, which has the functions that decode values of t, and the schema to
+// pass to it for a value whose type is entry, a row of the message's table of types. If the hashes
+// of the two types' schemas are equal, that is the schema of the plan; a wrong hash can only spoil
+// the sender's own message. Otherwise it is the sender's schema, after match has compared it with
+// that of the plan. The error is that of Registry.plan or match, or matches ErrCorrupt or ErrLimit.
 func (d *Decoder) resolve(entry *typeEntry, t reflect.Type) (*plan, *schema, error) {
 	if entry.typ == t {
 		return entry.plan, entry.resolved, nil
@@ -116,13 +117,18 @@ func (d *Decoder) resolve(entry *typeEntry, t reflect.Type) (*plan, *schema, err
 	return p, s, nil
 }
 
-// schemaOf returns the sender's schema of a received type, which it decodes at the first call. The
-// error is that of readSchema.
-func (d *Decoder) schemaOf(entry *typeEntry) (s *schema, err error) {
-	if entry.schema == nil {
-		entry.schema, err = readSchema(entry.text, d.charge)
+// schemaOf returns the schema that the sender gave for the type of entry. The first call decodes it
+// from entry.text and keeps it in entry. The errors are those of readSchema; the schema is then nil.
+func (d *Decoder) schemaOf(entry *typeEntry) (*schema, error) {
+	if entry.schema != nil {
+		return entry.schema, nil
 	}
-	return entry.schema, err
+	s, err := readSchema(entry.text, d.charge)
+	if err != nil {
+		return nil, err
+	}
+	entry.schema = s
+	return s, nil
 }
 
 // interfaceHeader is the memory layout of an interface. For a pointer type, data is the
@@ -145,9 +151,10 @@ func (p *plan) encodeInterface(e *Encoder, from unsafe.Pointer) error {
 	return nil
 }
 
-// typed encodes v, the dynamic value of the interface at from, preceded by the number of its registered
-// type. A value of an unregistered type that implements error is encoded as an error. The error matches
-// ErrType for any other unregistered type, or ErrUnsupported, or is that of the value.
+// typed appends the number of the type of v, plus 1, and v to the message. v is the value in the
+// interface at address from. If the type is not registered but implements error, v is encoded like
+// a variable of type error. For any other unregistered type the error matches ErrType, or
+// ErrUnsupported if the type is refused; for a registered one it is that of encoding the value.
 func (e *Encoder) typed(v reflect.Value, from unsafe.Pointer) error {
 	t := v.Type()
 	name, pointer, ok := e.registry.nameOf(t)
@@ -189,9 +196,10 @@ func (p *plan) decodeInterface(d *Decoder, to unsafe.Pointer) error {
 	return nil
 }
 
-// typed decodes a value of type number n of the message's table of types to the interface to. The error
-// is a *TypeError if the registered type does not implement that interface, matches ErrType if the name
-// is not registered here, or is that of decoding.
+// typed decodes a value whose type is row n of the message's table of types, and stores it in the
+// interface variable to, which must be addressable. The error is a *TypeError if the registered
+// type does not implement that interface, matches ErrType if the name of the type is not registered
+// here, or is that of decoding. The variable may then be partly written.
 func (d *Decoder) typed(n uint64, to reflect.Value) error {
 	entry, err := d.typeEntry(n)
 	if err != nil {

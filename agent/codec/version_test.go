@@ -113,7 +113,8 @@ func fullOf(t testing.TB) everything {
 	return full
 }
 
-// sample returns a message with a value of type everything.
+// sample registers the types of the test in r and returns a message with a value of type
+// everything.
 func sample(t testing.TB, r *Registry) ([]byte, []pipe.Tensor) {
 	t.Helper()
 	require.NoError(t, r.Register("part1", part1{}))
@@ -143,7 +144,9 @@ func TestSkipping(t *testing.T) {
 	}
 }
 
-// A value in a skipped field is still found by other pointers to it.
+// TestSharedWithSkipped checks that if a pointer's value was in a field that the receiver skips,
+// later pointers to the value are still decoded to it. If it was in a custom encoding that was
+// skipped, decoding fails with ErrType.
 func TestSharedWithSkipped(t *testing.T) {
 	type chain struct {
 		N    int
@@ -228,8 +231,8 @@ func TestNumberOverflow(t *testing.T) {
 	require.ErrorContains(t, sent(t, &struct{ A int64 }{1 << 40}, &struct{ A int32 }{}), ".A: type does not fit: the number 1099511627776 does not fit in int32")
 }
 
-// The pointer of a hook is found in another version of a struct too, whether the hook is
-// registered there or not.
+// TestHookInTwoVersions checks that a pointer that a hook encodes is decoded also if the receiver's
+// struct has other fields than the sender's, and if its first occurrence is in a skipped field.
 func TestHookInTwoVersions(t *testing.T) {
 	known := map[int]*ref{1: {id: 1}}
 	r := withHooks(t, known)
@@ -250,4 +253,18 @@ func TestHookInTwoVersions(t *testing.T) {
 	data, _ = encode(t, r, &was{Skipped: known[1], Kept: known[1]})
 	require.NoError(t, decode(t, r, &got, data, nil))
 	require.Same(t, known[1], got.Kept)
+}
+
+// TestSchemaThatFailed checks that a description of a type that cannot be decoded fails again when
+// the type is used again.
+func TestSchemaThatFailed(t *testing.T) {
+	d := NewDecoder(NewRegistry(), Limits{})
+	data, _ := encode(t, NewRegistry(), new(int))
+	require.NoError(t, d.Reset(data))
+	entry := typeEntry{text: []byte{byte(kindInt), 0}} // a byte follows the type
+	for range 2 {
+		s, err := d.schemaOf(&entry)
+		require.ErrorIs(t, err, ErrCorrupt)
+		require.Nil(t, s)
+	}
 }

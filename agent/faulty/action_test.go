@@ -50,7 +50,8 @@ func TestFail(t *testing.T) {
 	})
 }
 
-// The caller cannot distinguish a lost request from a lost reply.
+// TestDrop checks that if the request or the reply of a call is lost, the call ends with ErrTimeout
+// at its limit, and the next call succeeds.
 func TestDrop(t *testing.T) {
 	for _, kind := range []agent.Kind{agent.KindRequest, agent.KindReply} {
 		t.Run(kind.String(), func(t *testing.T) {
@@ -67,7 +68,8 @@ func TestDrop(t *testing.T) {
 	}
 }
 
-// A delayed message does not delay later messages of its sender.
+// TestDelay checks that a delayed request is served after the delay, and does not delay later calls
+// to the same worker.
 func TestDelay(t *testing.T) {
 	rules := []faulty.Rule{{First: 1, Do: faulty.Delay(3 * time.Second)}}
 	simulate(t, 2, serveDouble(), rules, func(t *testing.T, group []*agent.Agent, _ *faulty.Faulty) {
@@ -83,8 +85,9 @@ func TestDelay(t *testing.T) {
 	})
 }
 
-// The memory of a call that has timed out belongs to the caller, even if its delayed request
-// has not been sent yet; the race detector would report a read of it. The request is not run.
+// TestDelayKeepsTensors checks that after a call has timed out, its caller may overwrite the tensor
+// argument although the delayed request has not been sent yet: nothing reads the tensor, as the
+// race detector would report, and the function is not run.
 func TestDelayKeepsTensors(t *testing.T) {
 	var got chan float32 // made in the bubble
 	funcs := agent.Funcs{sum.Serve(func(_ context.Context, x *tensor.Tensor) (float32, error) {
@@ -115,7 +118,8 @@ func TestDelayKeepsTensors(t *testing.T) {
 	}
 }
 
-// A request that arrives twice while it is being served runs once and has one reply.
+// TestDuplicateWhileServed checks that a request that arrives a second time while it is being
+// served is not run again, and the call returns its one result.
 func TestDuplicateWhileServed(t *testing.T) {
 	var runs atomic.Int32
 	var goOn chan struct{} // made in the bubble
@@ -147,7 +151,8 @@ func TestDuplicateWhileServed(t *testing.T) {
 	})
 }
 
-// The second of two equal replies is ignored.
+// TestDuplicateReply checks that if each reply arrives twice, every call returns the result of its
+// own reply.
 func TestDuplicateReply(t *testing.T) {
 	rules := []faulty.Rule{{Kinds: []agent.Kind{agent.KindReply}, Do: faulty.Duplicate()}}
 	simulate(t, 2, serveDouble(), rules, func(t *testing.T, group []*agent.Agent, faults *faulty.Faulty) {
@@ -160,7 +165,8 @@ func TestDuplicateReply(t *testing.T) {
 	})
 }
 
-// Close does not wait for delayed messages.
+// TestCloseWithDelayed checks that Close of an agent does not wait for its delayed messages, and
+// the call whose request was delayed fails with ErrClosed.
 func TestCloseWithDelayed(t *testing.T) {
 	rules := []faulty.Rule{{Do: faulty.Delay(time.Hour)}}
 	simulate(t, 2, serveDouble(), rules, func(t *testing.T, group []*agent.Agent, _ *faulty.Faulty) {

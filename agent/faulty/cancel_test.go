@@ -13,9 +13,11 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/agent/faulty"
 )
 
-// runCancelledCall starts two workers. One calls a function with a limit of five seconds that
-// runs until its context ends, and cancels the call at once; the action do applies to the
-// cancellation message. seen is called with the time and the cause of the end of the handler.
+// runCancelledCall starts two workers. One calls a function at the other with a timeout of five
+// seconds, whose handler runs until its context ends, and cancels the call at once; the action do
+// applies to the cancellation message. runCancelledCall requires the call to end at once. When the
+// handler has ended, it calls seen with the time since the call and the cause, and then requires
+// that a further call succeeds.
 func runCancelledCall(t *testing.T, do faulty.Action, seen func(t *testing.T, after time.Duration, cause error, group []*agent.Agent)) {
 	t.Helper()
 	var ended chan error // made in the bubble
@@ -47,7 +49,8 @@ func runCancelledCall(t *testing.T, do faulty.Action, seen func(t *testing.T, af
 	})
 }
 
-// If the cancellation is lost, the handler ends at its deadline and its reply is ignored.
+// TestLostCancel checks that if the cancellation message is lost or cannot be sent, the handler
+// ends with ErrTimeout at its deadline, and its late reply is counted and ignored.
 func TestLostCancel(t *testing.T) {
 	for name, do := range map[string]faulty.Action{"lost": faulty.Drop(), "failed": faulty.Fail(nil)} {
 		t.Run(name, func(t *testing.T) {
@@ -61,8 +64,9 @@ func TestLostCancel(t *testing.T) {
 	}
 }
 
-// If the cancellation is late, the handler ends when it arrives, or has ended before. A
-// repeated cancellation has no further effect.
+// TestLateCancel checks that if the cancellation message is delayed, the handler ends when it
+// arrives, or at its deadline if that is earlier. A second cancellation message has no further
+// effect.
 func TestLateCancel(t *testing.T) {
 	for name, c := range map[string]struct {
 		do    faulty.Action

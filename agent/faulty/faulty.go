@@ -45,14 +45,14 @@ func (e *InjectedError) Error() string {
 	return fmt.Sprintf("%v: %s to %s was not sent", ErrInjected, e.Message, e.Worker)
 }
 
-// Unwrap returns the error given to Fail.
+// Unwrap returns the error given to Fail, which may be nil.
 func (e *InjectedError) Unwrap() error { return e.Err }
 
 // Is reports whether target is ErrInjected.
 func (e *InjectedError) Is(target error) bool { return target == ErrInjected }
 
-// failure returns the *InjectedError with which a rule makes the sending of m fail. err is that
-// given to Fail, and may be nil.
+// failure returns an *InjectedError that describes m and wraps err. err is the error given to Fail
+// and may be nil.
 func failure(err error, m *agent.Message) error {
 	e := &InjectedError{Message: m.Name, Worker: m.Peer.Name, Err: err}
 	if m.Type != "" {
@@ -83,8 +83,9 @@ type Count struct {
 	Taken   int // messages to which the rule was applied
 }
 
-// New returns a Faulty that applies the rules of o, of which it keeps a copy. The error matches
-// ErrRule if a rule is invalid.
+// New returns a Faulty that applies the rules of o. It copies the slice o.Rules, but not the slices
+// Types and Kinds of each rule, which the caller must not modify afterwards. If a rule is invalid,
+// New returns nil and an error that matches ErrRule.
 func New(o Options) (*Faulty, error) {
 	o.Rules = slices.Clone(o.Rules)
 	for i := range o.Rules {
@@ -95,21 +96,24 @@ func New(o Options) (*Faulty, error) {
 	return &Faulty{options: o, rng: rand.New(rand.NewPCG(o.Seed, 0)), counts: make([]Count, len(o.Rules))}, nil
 }
 
-// Options returns a copy of the options given to New.
+// Options returns the options given to New. The slice Rules is a copy, but its rules share their
+// slices Types and Kinds with f and must not be modified through them.
 func (f *Faulty) Options() Options {
 	return Options{Rules: slices.Clone(f.options.Rules), Seed: f.options.Seed}
 }
 
-// Counts returns the counts so far of each rule, in the order of Options.Rules.
+// Counts returns a copy of the current counts of each rule, in the order of Options.Rules.
 func (f *Faulty) Counts() []Count {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return slices.Clone(f.counts)
 }
 
-// Inject returns the combined faults of all rules that apply to m, and the zero Fault if there are
-// none. It counts m for each rule that it matches. The method is a value for
-// agent.Config.FaultHook, of one agent or of several.
+// Inject returns the fault for the message m, for use as agent.Config.FaultHook of one agent or
+// several. The fault combines all rules that apply to m: the message is dropped if one of them
+// drops it, delays and additional copies add up, and the error is that of the first rule that has
+// one. If no rule applies, the result is the zero Fault. Inject counts m as matched for each rule
+// that matches it, and as taken for each rule that applies. It does not keep m.
 func (f *Faulty) Inject(m *agent.Message) agent.Fault {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -129,8 +133,9 @@ func (f *Faulty) Inject(m *agent.Message) agent.Fault {
 	return fault
 }
 
-// applies reports whether the rule r is applied to a message that matches it, and counts the
-// message in c. The caller holds mu.
+// applies reports whether the fault of r is injected into a message that r matches, after Skip,
+// First, Every and Probability of r. It counts the message in c as matched, and if the result is
+// true also as taken. The caller holds f.mu.
 func (f *Faulty) applies(r *Rule, c *Count) bool {
 	n := c.Matched - r.Skip
 	c.Matched++

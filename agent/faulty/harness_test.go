@@ -18,8 +18,8 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/transport/mem"
 )
 
-// simulate runs f with n workers in a bubble of testing/synctest. The rules apply to the
-// messages of all of them.
+// simulate starts n workers that serve funcs, in a bubble of testing/synctest, and calls f with
+// them. The rules apply to the messages of all workers. The workers are closed when f has returned.
 func simulate(t *testing.T, n int, funcs agent.Funcs, rules []faulty.Rule, f func(t *testing.T, group []*agent.Agent, faults *faulty.Faulty)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {

@@ -36,7 +36,8 @@ func (c *counting) serve(opts ...agent.ServeOption) agent.Funcs {
 	}, opts...)}
 }
 
-// The attempts are made at the same times as those of PyTorch.
+// TestRetry checks that with the default Retry, the attempts of a call are made at the times at
+// which PyTorch makes them, until one succeeds.
 func TestRetry(t *testing.T) {
 	for _, async := range []bool{false, true} {
 		c := &counting{}
@@ -64,7 +65,7 @@ func TestRetryLimit(t *testing.T) {
 		retry := agent.WithRetry(agent.Retry{Max: 2, Delay: time.Minute, Backoff: 1})
 		begun := time.Now()
 		_, err := count.Call(t.Context(), group[0], "worker1", agent.None{}, retry)
-		require.ErrorContains(t, err, "no success after 2 retries: ")
+		require.ErrorContains(t, err, "no success in 3 attempts: ")
 		require.Contains(t, torch.Error(err), "The RPC has not succeeded after the specified number of max retries (2).")
 		require.ErrorIs(t, err, faulty.ErrInjected)
 		var over *agent.RetryError
@@ -74,7 +75,8 @@ func TestRetryLimit(t *testing.T) {
 	})
 }
 
-// Errors that a retry cannot change are not retried.
+// TestNoRetry checks that a call is not retried if the function returned an error, or if the worker
+// or the function does not exist.
 func TestNoRetry(t *testing.T) {
 	c := &counting{fail: errors.New("no luck")}
 	simulate(t, 2, c.serve(), nil, func(t *testing.T, group []*agent.Agent, _ *faulty.Faulty) {
@@ -118,7 +120,8 @@ func TestRetryStops(t *testing.T) {
 	}
 }
 
-// Cancelling the future ends the attempts.
+// TestCancelRetry checks that after the future of a call has been cancelled, no further attempt of
+// the call is made.
 func TestCancelRetry(t *testing.T) {
 	c := &counting{}
 	simulate(t, 2, c.serve(), []faulty.Rule{{Do: faulty.Fail(nil)}}, func(t *testing.T, group []*agent.Agent, faults *faulty.Faulty) {
@@ -151,7 +154,9 @@ func TestBadRetry(t *testing.T) {
 	})
 }
 
-// A handler runs once although the replies to the first attempts are lost.
+// TestOnceWithLostReplies checks that if the replies to the first two attempts of a call are lost,
+// a function served with WithOnce runs once and the call gets its result; without WithOnce it runs
+// for each attempt.
 func TestOnceWithLostReplies(t *testing.T) {
 	for _, once := range []bool{false, true} {
 		for _, fail := range []error{nil, errors.New("no luck")} {
@@ -185,7 +190,8 @@ func TestOnceWithLostReplies(t *testing.T) {
 	}
 }
 
-// A retry that arrives while the handler runs waits for its reply.
+// TestOnceWhileItRuns checks that with WithOnce, an attempt that arrives while the function runs
+// for an earlier attempt waits for that run and gets its result.
 func TestOnceWhileItRuns(t *testing.T) {
 	c := &counting{wait: func(context.Context) error { return pause(context.Background(), 25*time.Second) }}
 	simulate(t, 2, c.serve(agent.WithOnce()), nil, func(t *testing.T, group []*agent.Agent, _ *faulty.Faulty) {
@@ -198,7 +204,8 @@ func TestOnceWhileItRuns(t *testing.T) {
 	})
 }
 
-// After a handler has ended because its call was cancelled, a retry may run it again.
+// TestOnceAfterCancellation checks that with WithOnce, a function that ended because its first
+// attempt was cancelled is run again for the next attempt, whose result the call returns.
 func TestOnceAfterCancellation(t *testing.T) {
 	c := &counting{}
 	c.wait = func(ctx context.Context) error {
@@ -222,7 +229,8 @@ func TestOnceAfterCancellation(t *testing.T) {
 	})
 }
 
-// Duplicate requests, at whatever time, run a function once for each key.
+// TestOnceWithDuplicates checks that with WithOnce, duplicate and delayed requests run a function
+// once for each idempotency key of each caller.
 func TestOnceWithDuplicates(t *testing.T) {
 	c := &counting{}
 	rules := []faulty.Rule{{Do: faulty.Duplicate()}, {Every: 2, Do: faulty.Delay(time.Minute)}}

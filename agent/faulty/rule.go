@@ -41,21 +41,25 @@ type Action struct {
 	extra      int
 }
 
-// Drop returns the action that loses the message. Its sender gets no error.
+// Drop returns the action that discards the message. The sender gets no error.
 func Drop() Action { return Action{drop: true} }
 
-// Delay returns the action that sends the message d later. Later messages may overtake it.
+// Delay returns the action that sends the message after the time d. Messages sent later may arrive
+// earlier. New rejects a rule with a negative d.
 func Delay(d time.Duration) Action { return Action{delay: d} }
 
-// Duplicate returns the action that sends the message twice.
+// Duplicate returns the action that sends the message twice. If several such rules apply, each adds
+// one copy.
 func Duplicate() Action { return Action{extra: 1} }
 
-// Fail returns the action that makes sending fail with an *InjectedError, which matches
-// ErrInjected and wraps err. If err is nil the text of the error describes the message.
+// Fail returns the action that makes the sending of the message fail with an *InjectedError, which
+// matches ErrInjected and wraps err. The text of that error is the text of err, or, if err is nil,
+// names the message and the worker it was to be sent to.
 func Fail(err error) Action { return Action{fail: true, err: err} }
 
-// FailFirst returns one rule for each type of messages, by which sending the first n requests of
-// that type fails. It returns nil if n is not positive.
+// FailFirst returns one rule for each element of types, in that order: sending the first n requests
+// of that message type fails with an *InjectedError. An element may have the wildcards of
+// Rule.Types. If n is not positive, FailFirst returns nil.
 func FailFirst(n int, types ...string) []Rule {
 	rules := make([]Rule, len(types))
 	for i, typ := range types {
@@ -67,8 +71,9 @@ func FailFirst(n int, types ...string) []Rule {
 	return rules
 }
 
-// DelayTypes returns one rule for each type of messages in delays, ordered by type. The rule
-// delays the requests of that type by the time in delays.
+// DelayTypes returns one rule for each message type in delays, sorted by type. The rule delays the
+// requests of that type by the duration to which delays maps it. The result is nil if delays is
+// empty.
 func DelayTypes(delays map[string]time.Duration) []Rule {
 	var rules []Rule
 	for typ, d := range delays {

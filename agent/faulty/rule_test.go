@@ -79,7 +79,8 @@ func TestCounts(t *testing.T) {
 	}
 }
 
-// The same seed gives the same random choices.
+// TestProbability checks that a rule with a probability applies to about that part of the messages,
+// and to the same ones each time if the seed is the same.
 func TestProbability(t *testing.T) {
 	run := func() (taken []bool, n int) {
 		f := one(t, faulty.Rule{Probability: 0.25, Do: faulty.Drop()})

@@ -7,14 +7,18 @@ import (
 	"sync/atomic"
 )
 
-// All returns a future of a list of futures. It is done when all of them are, and its
-// value is the list. If any has failed it fails with the first error in the order of the
-// list, but not before all are done. PyTorch's collect_all differs: it fails at once for
-// some errors and delays others until the values are read. To stop at the first error use
-// [WaitAll].
+// All returns a future that completes once every future of fs has completed. Its value is a copy of
+// the list fs, which holds the same futures. If futures of fs have failed, the result fails with
+// the error of the one that comes first in fs; it fails only once all are done. PyTorch's
+// collect_all differs: it fails at once for some errors and delays others until the values are
+// read. To stop at the first error use [WaitAll].
 //
-// Waiting for the result makes the streams of the context wait for all values. The result
-// for an empty list is done; for a list with nil it has failed with [ErrNilFuture].
+// If fs is empty, the result is done already and its value is an empty list. If fs contains nil,
+// the result has failed already, with [ErrNilFuture].
+//
+// A wait for the result with a context makes the streams of that context (device.WithStream) wait
+// for the work that computes the values of fs. Panics in callbacks of the result are passed to
+// Options.OnPanic of the first future of fs, and Options.Activity is also that of the first.
 func All[T any](fs ...*Future[T]) *Future[[]*Future[T]] {
 	if slices.Contains(fs, nil) {
 		return Failed[[]*Future[T]](ErrNilFuture)
@@ -38,7 +42,9 @@ type collector[T any] struct {
 	out       *Future[[]*Future[T]]
 }
 
-// completed implements watcher.
+// completed records that one more of the futures of c.fs is done. When all are, it completes c.out
+// with the list, or with the first error in the order of the list. It ignores its argument, the
+// error of the one future.
 func (c *collector[T]) completed(error) {
 	if c.remaining.Add(-1) > 0 {
 		return
@@ -54,11 +60,14 @@ func (c *collector[T]) completed(error) {
 	_ = c.out.complete(c.fs, err, events) // has no effect if it was cancelled
 }
 
-// WaitAll waits for all futures and returns their values in the order of the list. If one fails
-// it returns that error at once and cancels nothing; if several have failed before, it returns
-// the first error of the list. As Wait does, it returns the error of ctx if ctx ends before, and
-// makes the streams of ctx wait for all values. The error is [ErrNilFuture] if the list contains
-// nil.
+// WaitAll blocks until all futures of fs have values, and returns the values in the order of fs. As
+// soon as one fails, WaitAll returns nil and the error of that future; if several had failed before
+// the call, the error of the first of them in fs. It cancels no future. If ctx ends while futures
+// are pending and none has failed, WaitAll returns an error that matches ctx.Err(), and ErrTimeout
+// after a deadline. If fs contains nil, it returns [ErrNilFuture] without waiting.
+//
+// Like Wait, WaitAll makes the streams of ctx wait for the work that computes the values; if a
+// stream cannot, the error is a [*StreamError].
 func WaitAll[T any](ctx context.Context, fs ...*Future[T]) ([]T, error) {
 	all := make([]Any, len(fs))
 	for i, f := range fs {
@@ -89,13 +98,17 @@ type Any interface {
 	onValue(func(ptr any, err error))
 }
 
-// isNil implements Any.
+// isNil reports whether f is a nil pointer.
 func (f *Future[T]) isNil() bool { return f == nil }
 
-// Await blocks until all futures have values and returns nil, or returns the error of the
-// first one that fails, or that of ctx if it ends before. As Wait does, it makes the
-// streams of ctx wait for all values. It cancels nothing. The error is [ErrNilFuture] if
-// the list contains nil.
+// Await blocks until all futures of fs have values, and returns nil. As soon as one fails, Await
+// returns the error of that future; if several had failed before the call, the error of the first
+// of them in fs. It cancels no future. If ctx ends while futures are pending and none has failed,
+// Await returns an error that matches ctx.Err(), and ErrTimeout after a deadline. If fs contains
+// nil, it returns [ErrNilFuture] without waiting.
+//
+// Like Wait, Await makes the streams of ctx wait for the work that computes the values; if a stream
+// cannot, the error is a [*StreamError].
 func Await(ctx context.Context, fs ...Any) error {
 	if err := checkNotNil(fs); err != nil {
 		return err
@@ -128,7 +141,9 @@ type completionCounter struct {
 	done      chan struct{}
 }
 
-// completed implements watcher.
+// completed records that a watched future is done: with a value if err is nil, otherwise with the
+// error err. It closes c.done, and stores err in c.err, at the first error or when all futures have
+// values.
 func (c *completionCounter) completed(err error) {
 	if err != nil || c.remaining.Add(-1) == 0 {
 		c.once.Do(func() {
@@ -138,10 +153,13 @@ func (c *completionCounter) completed(err error) {
 	}
 }
 
-// Settle blocks until all futures are done, failed ones included, and returns the first error in
-// the order of the list. It returns the error of ctx if ctx ends before. Like [Await] it makes
-// the streams of ctx wait for all values, cancels nothing, and returns [ErrNilFuture] if the list
-// contains nil.
+// Settle blocks until all futures of fs are done, with a value or an error, and returns the first
+// error in the order of fs, or nil if all have values. It cancels no future. If ctx ends while a
+// future is pending, Settle returns an error that matches ctx.Err(), and ErrTimeout after a
+// deadline. If fs contains nil, it returns [ErrNilFuture] without waiting.
+//
+// If all have values, Settle makes the streams of ctx wait for the work that computes them, as Wait
+// does; if a stream cannot, the error is a [*StreamError].
 func Settle(ctx context.Context, fs ...Any) error {
 	if err := checkNotNil(fs); err != nil {
 		return err
@@ -159,7 +177,7 @@ func Settle(ctx context.Context, fs ...Any) error {
 	return orderAll(ctx, fs)
 }
 
-// checkNotNil returns ErrNilFuture if the list contains nil, and nil otherwise.
+// checkNotNil returns ErrNilFuture if fs contains nil or a nil *Future, and nil otherwise.
 func checkNotNil(fs []Any) error {
 	for _, f := range fs {
 		if f == nil || f.isNil() {
@@ -169,8 +187,9 @@ func checkNotNil(fs []Any) error {
 	return nil
 }
 
-// orderAll makes the streams of ctx wait for the values of all futures, which must be done. The
-// error is a *StreamError.
+// orderAll makes the streams of ctx wait for the work that computes the values of all futures of
+// fs, which must be done. It does not block. If a stream cannot wait, orderAll stops there and
+// returns a *StreamError; otherwise it returns nil.
 func orderAll(ctx context.Context, fs []Any) error {
 	for _, f := range fs {
 		if err := f.order(ctx); err != nil {
@@ -180,9 +199,13 @@ func orderAll(ctx context.Context, fs []Any) error {
 	return nil
 }
 
-// OnValue runs fn once f is done, as a callback of OnDone is run. fn receives a pointer to a copy
-// of the value, a *T for a Future[T], and the error, nil if f has a value. OnValue is for code
-// that does not know T. Its error is [ErrNilCallback] or [ErrNilFuture].
+// OnValue has fn called once f is done, for code that does not know the type T of the value. fn
+// receives a pointer to a new copy of the value (a *T if f is a Future[T]), which fn may keep, and
+// the error of f. If f has failed, the copy is the zero value; if f has a value, err is nil.
+//
+// fn is a callback like those of [Future.OnDone]: it runs on another goroutine, in the order in
+// which the callbacks of f were added. OnValue returns at once: nil, [ErrNilFuture] if f is nil, or
+// [ErrNilCallback] if fn is nil.
 func OnValue(f Any, fn func(ptr any, err error)) error {
 	switch {
 	case f == nil || f.isNil():
@@ -194,7 +217,8 @@ func OnValue(f Any, fn func(ptr any, err error)) error {
 	return nil
 }
 
-// onValue implements Any.
+// onValue adds a callback to f that calls fn with a pointer to a new copy of the value and with the
+// error of f. fn must not be nil.
 func (f *Future[T]) onValue(fn func(ptr any, err error)) {
 	f.enqueue(func() {
 		value := f.value

@@ -21,7 +21,8 @@ func pending[T any](n int) []*future.Future[T] {
 	return fs
 }
 
-// values returns the values of the futures in the result of All.
+// values waits for the future all, a result of All, and returns the values of the futures in its
+// list. It fails the test if one has failed.
 func values[T any](t *testing.T, all *future.Future[[]*future.Future[T]]) []T {
 	t.Helper()
 	fs, err := all.Wait(t.Context())
@@ -49,7 +50,8 @@ func TestAll(t *testing.T) {
 	require.Equal(t, []int{2, 1, 0}, values(t, future.All(fs[2], fs[1], fs[0])), "of futures that are done")
 }
 
-// All fails when all are done, with the first error of the list and not the earliest one.
+// TestAllFails checks that the result of All stays pending until all futures are done, and then
+// fails with the error of the first failed one in the list, not of the one that failed first.
 func TestAllFails(t *testing.T) {
 	fs := pending[int](4)
 	all := future.All(fs...)
@@ -78,7 +80,8 @@ func TestWaitAll(t *testing.T) {
 	}
 }
 
-// WaitAll returns at the first error and unregisters from the pending futures.
+// TestWaitAllExitsEarly checks that WaitAll returns at the first error, does not cancel the pending
+// futures, and leaves no watcher registered with them.
 func TestWaitAllExitsEarly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fs := pending[int](4)
@@ -111,7 +114,9 @@ func TestWaitAllEndsWithContext(t *testing.T) {
 			"Settle":  func(ctx context.Context) error { return future.Settle(ctx, ok, f, f) },
 		} {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-			require.Equal(t, context.DeadlineExceeded, wait(ctx), name)
+			err := wait(ctx)
+			require.ErrorIs(t, err, context.DeadlineExceeded, name)
+			require.ErrorIs(t, err, future.ErrTimeout, name)
 			cancel()
 			require.Zero(t, f.Watchers(), name)
 		}
@@ -133,7 +138,8 @@ func TestDifferentTypes(t *testing.T) {
 	require.ErrorIs(t, future.Await(t.Context(), number, future.New[string](), bad), errLost)
 }
 
-// Settle waits for all futures even if one fails.
+// TestSettleWaitsForAll checks that Settle blocks until all futures are done although one has
+// failed, and returns the first error in the order of the list.
 func TestSettleWaitsForAll(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		first, second, last := future.New[int](), future.New[string](), future.New[int]()

@@ -8,7 +8,8 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/agent/future"
 )
 
-// A future is one allocation, and its channel another if a goroutine waits for it.
+// TestAllocations checks that a future takes at most one allocation if Done is not called before it
+// completes, and at most two if it is.
 func TestAllocations(t *testing.T) {
 	ctx := t.Context()
 	require.LessOrEqual(t, testing.AllocsPerRun(100, func() {
@@ -35,7 +36,8 @@ func BenchmarkSetWait(b *testing.B) {
 	}
 }
 
-// The waiting goroutine starts before the value is set.
+// BenchmarkWaitSet measures Wait on a future that another goroutine completes, including the
+// channel of Done.
 func BenchmarkWaitSet(b *testing.B) {
 	ctx := b.Context()
 	work := make(chan *future.Future[int])

@@ -16,9 +16,9 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/agent/future"
 )
 
-// Callbacks run in the order in which they were added: before completion, after it, by other
-// callbacks, and by Then. The first one blocks until all callbacks but those that callbacks
-// add have been added.
+// TestCallbackOrder checks that callbacks run in the order in which they were added: before
+// completion, after it, by other callbacks, and by Then. The first callback blocks until the test
+// has added all of its own.
 func TestCallbackOrder(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		const nested = 3
@@ -60,8 +60,8 @@ func TestCallbackOrder(t *testing.T) {
 	})
 }
 
-// inOrder returns the expected order: all callbacks that the test adds, then those that each
-// of them adds.
+// inOrder returns the numbers that the callbacks of TestCallbackOrder append: first those of the
+// callbacks that the test adds, then those of the callbacks that each of these adds.
 func inOrder(adds []int) []int {
 	var want []int
 	for i := range adds {
@@ -75,7 +75,8 @@ func inOrder(adds []int) []int {
 	return want
 }
 
-// The goroutine that completes a future may hold locks that a callback needs.
+// TestCallbackRunsOutsideOfSet checks that a callback runs on another goroutine than Set, so the
+// goroutine that calls Set or OnDone may hold a lock that the callback needs.
 func TestCallbackRunsOutsideOfSet(t *testing.T) {
 	for name, late := range map[string]bool{"added before": false, "added after": true} {
 		t.Run(name, func(t *testing.T) {
@@ -103,7 +104,8 @@ func TestCallbackRunsOutsideOfSet(t *testing.T) {
 	}
 }
 
-// A callback waits for a future that another goroutine completes, and completes a third one.
+// TestCallbackMayWait checks that a callback may wait for a future that another goroutine
+// completes, and complete a third one.
 func TestCallbackMayWait(t *testing.T) {
 	f, other, third := future.New[int](), future.New[int](), future.New[int]()
 	require.NoError(t, f.OnDone(func(*future.Future[int]) {
@@ -121,7 +123,8 @@ func TestCallbackMayWait(t *testing.T) {
 	requireOutcome(t, third, 42, nil)
 }
 
-// Futures made of several others are not delayed by a callback that blocks.
+// TestBlockedCallbackDelaysOnlyCallbacks checks that a callback that blocks delays later callbacks
+// of the same future, but not Await, All and Flatten of it.
 func TestBlockedCallbackDelaysOnlyCallbacks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, block := future.New[int](), make(chan struct{})
@@ -151,7 +154,8 @@ func TestNilCallback(t *testing.T) {
 	}
 }
 
-// A panic reaches the handler; the process and the other callbacks continue.
+// TestPanicInCallback checks that a panic in a callback is passed to OnPanic with its stack; the
+// other callbacks run, and derived futures have the same OnPanic.
 func TestPanicInCallback(t *testing.T) {
 	reports := make(chan *future.PanicError, 3)
 	f := future.NewWith[int](future.Options{OnPanic: func(p *future.PanicError) { reports <- p }})
@@ -172,7 +176,8 @@ func TestPanicInCallback(t *testing.T) {
 	require.Equal(t, "inherited", (<-reports).Value, "a derived future has the same handler")
 }
 
-// Without a handler, or if it panics too, the panic is logged.
+// TestPanicIsLogged checks that a panic in a callback is logged if OnPanic is not set, and if
+// OnPanic panics too.
 func TestPanicIsLogged(t *testing.T) {
 	for name, c := range map[string]struct {
 		handler func(*future.PanicError)
@@ -197,7 +202,8 @@ func TestPanicIsLogged(t *testing.T) {
 	}
 }
 
-// The other callbacks run although one ended the goroutine, as FailNow does.
+// TestGoexitInCallback checks that if a callback ends its goroutine with runtime.Goexit, later
+// callbacks still run; the result of Then fails with ErrGoexit.
 func TestGoexitInCallback(t *testing.T) {
 	f := future.New[int]()
 	require.NoError(t, f.OnDone(func(*future.Future[int]) { runtime.Goexit() }))

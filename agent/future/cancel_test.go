@@ -37,7 +37,8 @@ func TestCancelOfDone(t *testing.T) {
 	requireOutcome(t, f, 1, nil)
 }
 
-// OnCancel may call methods of the future and use the producer's locks.
+// TestOnCancelRunsOutsideOfLocks checks that OnCancel may call methods of the future, which is done
+// by then.
 func TestOnCancelRunsOutsideOfLocks(t *testing.T) {
 	var f *future.Future[int]
 	f = future.NewWith[int](future.Options{OnCancel: func(error) {
@@ -59,7 +60,8 @@ func TestPanicInOnCancel(t *testing.T) {
 	requireOutcome(t, f, 0, errLost)
 }
 
-// Of many concurrent calls of Cancel one returns true.
+// TestCancelRace checks that of many concurrent calls of Cancel exactly one returns true, and
+// OnCancel is called once.
 func TestCancelRace(t *testing.T) {
 	notified := 0
 	f := future.NewWith[int](future.Options{OnCancel: func(error) { notified++ }})
@@ -80,7 +82,8 @@ func TestCancelRace(t *testing.T) {
 	require.Equal(t, 1, notified)
 }
 
-// A completed future does not keep memory of its producer reachable.
+// TestDoneFutureReleasesProducer checks that a completed future does not keep the memory reachable
+// to which its OnCancel refers.
 func TestDoneFutureReleasesProducer(t *testing.T) {
 	collected := make(chan struct{})
 	f := func() *future.Future[int] {

@@ -5,10 +5,15 @@ import (
 	"fmt"
 	"runtime/debug"
 
+	"github.com/tensorpipe-go/tensorpipe/agent/internal/ctxerr"
 	"github.com/tensorpipe-go/tensorpipe/device"
 )
 
 var (
+	// ErrTimeout: the deadline of the context of a wait has passed, and the future is pending. The
+	// error matches context.DeadlineExceeded, too. It is the same value as agent.ErrTimeout.
+	ErrTimeout = ctxerr.ErrTimeout
+
 	// ErrDone: the future has been completed before. Its outcome does not change.
 	ErrDone = errors.New("future: already done")
 
@@ -43,7 +48,7 @@ type CancelError struct {
 
 func (e *CancelError) Error() string { return ErrCancelled.Error() + ": " + e.Cause.Error() }
 
-// Unwrap returns the cause.
+// Unwrap returns the cause that was given to Cancel.
 func (e *CancelError) Unwrap() error { return e.Cause }
 
 // Is reports whether target is [ErrCancelled].
@@ -55,13 +60,14 @@ type PanicError struct {
 	Stack []byte // of the goroutine that panicked, as from debug.Stack
 }
 
-// newPanicError returns a PanicError with the value of a panic and the current stack, so it must
-// be called by the deferred function that recovered.
+// newPanicError returns a PanicError with value, the argument of panic, and the stack of the
+// calling goroutine. It must be called by the deferred function that recovered, while that stack
+// still shows where the panic occurred.
 func newPanicError(value any) *PanicError { return &PanicError{Value: value, Stack: debug.Stack()} }
 
 func (e *PanicError) Error() string { return fmt.Sprintf("future: callback panicked: %v", e.Value) }
 
-// Unwrap returns the value given to panic if that is an error.
+// Unwrap returns the argument of panic if that is an error, and nil otherwise.
 func (e *PanicError) Unwrap() error {
 	err, _ := e.Value.(error)
 	return err
@@ -79,5 +85,5 @@ func (e *StreamError) Error() string {
 	return fmt.Sprintf("future: %s an event on %v: %v", e.Op, e.Device, e.Err)
 }
 
-// Unwrap returns the error of the stream.
+// Unwrap returns e.Err, the error that the stream returned.
 func (e *StreamError) Unwrap() error { return e.Err }

@@ -8,7 +8,8 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/agent/future"
 )
 
-// square represents a call that takes some time.
+// square returns a future that another goroutine completes with n*n, as a call would that takes
+// some time.
 func square(n int) *future.Future[int] {
 	f := future.New[int]()
 	go func() { _ = f.Set(n * n) }()

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+
+	"github.com/tensorpipe-go/tensorpipe/agent/internal/ctxerr"
 )
 
 // Future is a value, or an error, that becomes available later. All methods may be called
@@ -39,7 +41,7 @@ type watcher interface {
 // New returns a pending future.
 func New[T any]() *Future[T] { return &Future[T]{} }
 
-// Of returns a future with the value v.
+// Of returns a future that is done, with the value v.
 func Of[T any](v T) *Future[T] {
 	f := &Future[T]{value: v}
 	f.isDone.Store(true)
@@ -53,13 +55,15 @@ func Failed[T any](err error) *Future[T] {
 	return f
 }
 
-// Set completes f with a value that is ready, or whose buffers carry the stream on which they are
-// valid. It returns [ErrDone], and changes nothing, if f is done already.
+// Set completes f with the value v: goroutines that wait for f resume, and callbacks start. No
+// stream of a device is made to wait. So memory in v must be valid already, or v must carry, as a
+// device.Buffer does, the stream on which it is valid; otherwise use [Future.SetOn]. f keeps v. Set
+// returns nil, or [ErrDone] if f was done before; then f does not change.
 func (f *Future[T]) Set(v T) error { return f.complete(v, nil, nil) }
 
-// Fail completes f with err, which Wait then returns unchanged. It returns [ErrDone], and changes
-// nothing, if f is done already. If err is nil, f fails with [ErrNilError], which Fail returns
-// too.
+// Fail completes f with err, which Wait then returns unchanged, and returns nil. If f was done
+// before, f does not change and Fail returns [ErrDone]. Otherwise, if err is nil, f fails with
+// [ErrNilError], and Fail returns ErrNilError.
 func (f *Future[T]) Fail(err error) error {
 	var zero T
 	if err != nil {
@@ -71,9 +75,11 @@ func (f *Future[T]) Fail(err error) error {
 	return ErrNilError
 }
 
-// complete completes f with a value and its events, or with err if that is not nil, calls the
-// watchers and starts a goroutine for the callbacks. It returns ErrDone, and changes nothing, if
-// f is done already. The caller must not hold f.mu.
+// complete completes f with the value v and the events after which v is valid, or, if err is not
+// nil, with err alone. f keeps v and events. complete closes the channel of Done, releases the
+// functions Recall and OnCancel, calls the watchers, starts a goroutine for the callbacks if there
+// are any, and returns nil. If f was done before, f does not change and complete returns ErrDone.
+// The caller must not hold f.mu.
 func (f *Future[T]) complete(v T, err error, events []readyEvent) error {
 	f.mu.Lock()
 	if f.isDone.Load() {
@@ -106,10 +112,10 @@ func (f *Future[T]) complete(v T, err error, events []readyEvent) error {
 	return nil
 }
 
-// IsDone reports whether f has been completed.
+// IsDone reports whether f has been completed with a value or with an error.
 func (f *Future[T]) IsDone() bool { return f.isDone.Load() }
 
-// Done returns a channel that is closed when f is done. It is the same for each call.
+// Done returns a channel that is closed when f is done. All calls return the same channel.
 func (f *Future[T]) Done() <-chan struct{} {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -122,9 +128,9 @@ func (f *Future[T]) Done() <-chan struct{} {
 	return f.done
 }
 
-// Result returns the value or the error of f without waiting. If f is not done, the error is
-// [ErrPending]. Unlike Wait it makes no stream wait for the work that computes the value; see
-// Order.
+// Result returns the value of f and nil, or the zero value and the error with which f failed. It
+// does not block: if f is not done, the error is [ErrPending]. Result makes no stream of a device
+// wait for the work that computes the value; Wait and Order do.
 func (f *Future[T]) Result() (T, error) {
 	if !f.IsDone() {
 		var zero T
@@ -133,7 +139,8 @@ func (f *Future[T]) Result() (T, error) {
 	return f.value, f.err
 }
 
-// Err returns nil if f has a value, its error if it failed, or [ErrPending].
+// Err returns nil if f has a value, the error of f if f has failed, and [ErrPending] if f is not
+// done.
 func (f *Future[T]) Err() error {
 	if !f.IsDone() {
 		return ErrPending
@@ -141,8 +148,9 @@ func (f *Future[T]) Err() error {
 	return f.err
 }
 
-// watch calls w.completed with the error of f when f is done: on the goroutine that completes f,
-// or before watch returns if f is done already.
+// watch registers w, so that the goroutine that completes f calls w.completed with the error of f,
+// nil if f has a value. f keeps w until then or until unwatch. If f is done already, watch calls
+// w.completed itself and does not register w. The caller must not hold f.mu.
 func (f *Future[T]) watch(w watcher) {
 	f.mu.Lock()
 	pending := !f.isDone.Load()
@@ -155,8 +163,8 @@ func (f *Future[T]) watch(w watcher) {
 	}
 }
 
-// unwatch reverts one call of watch with w. w may still be called if f is being completed
-// concurrently.
+// unwatch removes one registration of w by watch, if f has one. w.completed may still be called
+// after unwatch if another goroutine is completing f. The caller must not hold f.mu.
 func (f *Future[T]) unwatch(w watcher) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -165,14 +173,16 @@ func (f *Future[T]) unwatch(w watcher) {
 	}
 }
 
-// Wait blocks until f is done and returns its value or its error. If ctx ends before, it
-// returns the error of ctx; f does not change. If f is done, the state of ctx does not matter.
+// Wait blocks until f is done. It returns the value and nil, or the zero value and the error with
+// which f failed. If ctx ends while f is pending, Wait returns the zero value and an error that
+// matches ctx.Err(), and ErrTimeout after a deadline, and f stays pending. If f is done, Wait does
+// not check whether ctx has ended.
 //
-// The value may be computed by work that is only enqueued on devices, see SetOn. Wait makes
-// the streams of ctx (device.WithStream) wait for that work, each for the work of its device;
-// the host does not wait. For a device without a stream in ctx, use the value on the stream of
-// its buffer, or call Order. After a [*StreamError], which reports that a stream could not
-// wait, Wait may be called with another stream.
+// The value may be computed by work that is only enqueued on devices, see SetOn. The host does not
+// wait for that work. Instead, Wait makes the stream that ctx has for each of these devices
+// (device.WithStream) wait for the work on that device. If ctx has no stream for a device, use the
+// value on the stream of its buffer, or call Order. If a stream cannot wait, Wait returns the zero
+// value and a [*StreamError]; it may then be called with a context that has another stream.
 func (f *Future[T]) Wait(ctx context.Context) (T, error) {
 	var zero T
 	if !f.IsDone() {
@@ -198,8 +208,10 @@ type Waiter interface {
 // WaiterKey is the key of a Waiter in a context.
 type WaiterKey struct{}
 
-// waitDone blocks until done is closed and returns nil. If ctx ends before, it returns the error
-// of ctx. It notifies the Waiter of ctx if it blocks.
+// waitDone blocks until done is closed and returns nil. If ctx ends and done is not closed, it
+// returns the error of ctx, which matches ErrTimeout too after a deadline. If it has to block and
+// ctx holds a Waiter under WaiterKey, it calls BeginWait of the Waiter before and the function that
+// BeginWait returned after.
 func waitDone(ctx context.Context, done <-chan struct{}) error {
 	select {
 	case <-done:
@@ -219,7 +231,7 @@ func waitDone(ctx context.Context, done <-chan struct{}) error {
 	case <-done:
 		return nil // even if ctx has ended too
 	default:
-		return ctx.Err()
+		return ctxerr.Wrap(ctx.Err())
 	}
 }
 
@@ -255,17 +267,22 @@ type Activity interface {
 	End()
 }
 
-// NewWith returns a pending future with options.
+// NewWith returns a pending future with the options o. The future keeps o.Recall and o.OnCancel
+// until it is done.
 func NewWith[T any](o Options) *Future[T] {
 	return &Future[T]{recall: o.Recall, onCancel: o.OnCancel, onPanic: o.OnPanic, activity: o.Activity}
 }
 
-// Cancel makes a pending future fail, calls Options.OnCancel and returns true. The error of the
-// future is a [*CancelError], which matches [ErrCancelled] and cause, or ErrCancelled if cause is
-// nil. Before the future fails, Cancel runs Options.Recall. A future that is done does not change,
-// and Cancel returns false.
+// Cancel makes a pending future fail and returns true. The error of f is then a [*CancelError],
+// which matches both [ErrCancelled] and cause, or just ErrCancelled if cause is nil. If f is done
+// already, f does not change and Cancel returns false.
 //
-// Cancel does not affect the futures from which f was derived. Those derived from f see it fail.
+// If the options are set, Cancel runs Options.Recall before f fails and Options.OnCancel after it,
+// and blocks until they return; the panic of either is passed to Options.OnPanic. If f is completed
+// while Recall runs, Cancel returns false and does not call OnCancel.
+//
+// The futures from which f was derived by Then, All or Flatten are not cancelled. For the futures
+// that were derived from f, the effect is that of any other failure of f.
 func (f *Future[T]) Cancel(cause error) bool {
 	err := ErrCancelled
 	if cause != nil {

@@ -18,7 +18,8 @@ import (
 
 var errLost = errors.New("the worker is lost")
 
-// requireOutcome checks the results of all methods that return the outcome.
+// requireOutcome waits for f and fails the test unless Wait and Result return the value want and an
+// error that matches wantErr, nil for none, and Err, Done and IsDone agree with them.
 func requireOutcome[T any](t *testing.T, f *future.Future[T], want T, wantErr error) {
 	t.Helper()
 	v, err := f.Wait(t.Context())
@@ -102,7 +103,8 @@ func TestFailWithoutError(t *testing.T) {
 	require.ErrorIs(t, f.Fail(nil), future.ErrDone)
 }
 
-// Waiting for a failed future returns its error each time.
+// TestWaitTwice checks that after WaitAll has returned the error of a failed future, Wait of each
+// of the failed futures returns its error again.
 func TestWaitTwice(t *testing.T) {
 	fs := make([]*future.Future[int], 20)
 	for i := range fs {
@@ -116,7 +118,9 @@ func TestWaitTwice(t *testing.T) {
 	}
 }
 
-// When the context ends the wait ends, and the future stays pending.
+// TestWaitEndsWithContext checks that Wait returns the context's error when the context ends, and
+// the future stays pending. If the future is done, Wait returns its value although the context has
+// ended.
 func TestWaitEndsWithContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := future.New[int]()
@@ -124,7 +128,8 @@ func TestWaitEndsWithContext(t *testing.T) {
 		defer cancel()
 		begin := time.Now()
 		_, err := f.Wait(ctx)
-		require.Equal(t, context.DeadlineExceeded, err)
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		require.ErrorIs(t, err, future.ErrTimeout)
 		require.Equal(t, time.Minute, time.Since(begin))
 		require.False(t, f.IsDone())
 
@@ -149,7 +154,8 @@ func TestWaitEndsWithContext(t *testing.T) {
 	})
 }
 
-// Many goroutines complete and wait at once: one completion succeeds, and all see it.
+// TestRace checks that if many goroutines complete and cancel a future and wait for it at once,
+// exactly one completion succeeds, and all that wait get its result.
 func TestRace(t *testing.T) {
 	for range 50 {
 		var notified atomic.Int32

@@ -11,7 +11,8 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/agent/future"
 )
 
-// Waiting goroutines resume once Recall has returned, and not before.
+// TestRecall checks that while Recall runs, the cancelled future is not done and Cancel blocks;
+// after Recall has returned the future fails, and one of two calls of Cancel returns true.
 func TestRecall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		back, notified := make(chan struct{}), 0
@@ -37,7 +38,8 @@ func TestRecall(t *testing.T) {
 	})
 }
 
-// A value that is set while Recall runs takes precedence over the cancellation.
+// TestValueDuringRecall checks that if the future is completed with a value while Recall runs, it
+// keeps the value, and Cancel returns false.
 func TestValueDuringRecall(t *testing.T) {
 	var f *future.Future[int]
 	f = future.NewWith[int](future.Options{Recall: func(error) { require.NoError(t, f.Set(1)) }})
@@ -61,8 +63,9 @@ type activityCounter struct{ now, begun atomic.Int64 }
 func (l *activityCounter) Begin() { l.now.Add(1); l.begun.Add(1) }
 func (l *activityCounter) End()   { l.now.Add(-1) }
 
-// An activity lasts from the completion of a future to the end of the last callback, those of
-// derived futures included, however the callbacks end.
+// TestActivity checks that Activity.Begin is called before the call returns that completes a
+// future, and as many End as Begin calls have been made after the last callback, those of derived
+// futures included, however the callbacks end.
 func TestActivity(t *testing.T) {
 	for name, complete := range map[string]func(f *future.Future[int]){
 		"value":     func(f *future.Future[int]) { _ = f.Set(1) },
@@ -104,7 +107,8 @@ func TestActivity(t *testing.T) {
 	}
 }
 
-// Without callbacks there is no activity.
+// TestActivityWithoutCallbacks checks that Activity.Begin is not called for a future that is
+// completed without callbacks.
 func TestActivityWithoutCallbacks(t *testing.T) {
 	l := &activityCounter{}
 	f := future.NewWith[int](future.Options{Activity: l})

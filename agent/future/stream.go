@@ -14,12 +14,14 @@ type readyEvent struct {
 	event  device.Event
 }
 
-// SetOn completes f with a value that is computed by work already enqueued on streams: pass the
-// stream of each buffer in the value. Streams may be nil, as those of host memory are, and may
-// repeat. Only streams wait for that work, see Wait.
+// SetOn completes f with the value v, which is computed by work that is already enqueued on
+// streams. streams must have the stream of each buffer in v. An element may be nil, for host
+// memory, and streams may contain duplicates. SetOn does not wait for the work: it records an event
+// on each stream, and Wait and Order make other streams wait for these events. f keeps v, and the
+// streams but not the slice.
 //
-// The error is [ErrDone] if f is done already. If a stream cannot record an event, f fails with a
-// [*StreamError], which SetOn returns too.
+// SetOn returns nil, or [ErrDone] if f was done before; then f does not change. If a stream cannot
+// record an event, f fails with a [*StreamError], and SetOn returns that error.
 func (f *Future[T]) SetOn(v T, streams ...device.Stream) error {
 	if f.IsDone() {
 		return ErrDone // without recording events
@@ -31,10 +33,12 @@ func (f *Future[T]) SetOn(v T, streams ...device.Stream) error {
 	return err
 }
 
-// Order makes work that is enqueued on s from now on wait for the work that computes the value of
-// f, on all devices. It is for streams that are not in a context, and for a stream of another
-// device than the value's. It has no effect if f has failed. The error is [ErrPending] if f is
-// not done, or a [*StreamError].
+// Order makes work that is enqueued on s after the call wait for the work that computes the value
+// of f, on whatever device that is. The host does not wait. Use Order for a stream that is not in
+// the context given to Wait, or that belongs to another device than the value.
+//
+// Order returns [ErrPending] if f is not done, a [*StreamError] if s cannot wait, and otherwise
+// nil. It has no effect if s is nil or f has failed.
 func (f *Future[T]) Order(s device.Stream) error {
 	if !f.IsDone() {
 		return ErrPending
@@ -47,8 +51,10 @@ func (f *Future[T]) Order(s device.Stream) error {
 	return nil
 }
 
-// order makes the streams of ctx wait for the work that computes the value of f, each for the
-// events of its device. f must be done. The error is a *StreamError.
+// order makes the streams of ctx (device.WithStream) wait for the work that computes the value of
+// f: each stream for the events recorded on its device. f must be done. The host does not wait. If
+// a stream cannot wait, order returns a *StreamError; otherwise nil, also if f has failed or ctx
+// has no stream for a device.
 func (f *Future[T]) order(ctx context.Context) error {
 	for _, e := range f.events {
 		if err := e.makeWait(device.StreamFrom(ctx, e.device)); err != nil {
@@ -58,8 +64,9 @@ func (f *Future[T]) order(ctx context.Context) error {
 	return nil
 }
 
-// makeWait makes work that is enqueued on s from now on wait for the event. It does nothing if s
-// is nil or the stream of the event. The error is a *StreamError.
+// makeWait makes work that is enqueued on s after the call wait for the event e, and returns nil.
+// It does nothing if s is nil or is the stream on which e was recorded. If s cannot wait, it
+// returns a *StreamError.
 func (e readyEvent) makeWait(s device.Stream) error {
 	if s == nil || s == e.stream {
 		return nil // a stream is ordered after its own events
@@ -70,8 +77,9 @@ func (e readyEvent) makeWait(s device.Stream) error {
 	return nil
 }
 
-// record records one event on each distinct stream, and returns the events. Streams may be nil.
-// The error is a *StreamError.
+// record records one event on each distinct stream of the list and returns the events, which refer
+// to the streams. Elements that are nil are skipped. At the first stream that cannot record an
+// event, it returns nil and a *StreamError.
 func record(streams []device.Stream) ([]readyEvent, error) {
 	var events []readyEvent
 	for i, s := range streams {
@@ -87,9 +95,10 @@ func record(streams []device.Stream) ([]readyEvent, error) {
 	return events, nil
 }
 
-// mergeEvents appends to merged the events of those devices of which merged has none, and returns
-// the extended slice. If merged is empty, it returns events itself. On a device in both, the event
-// in merged must have been recorded after the one in events.
+// mergeEvents returns merged with those of events appended that belong to a device for which merged
+// has no event. It may write to the spare capacity of merged. If merged is empty, it returns the
+// slice events itself. If both have events of one device, those in merged must have been recorded
+// after those in events, so that waiting for them suffices.
 func mergeEvents(merged, events []readyEvent) []readyEvent {
 	fresh := len(merged)
 	if fresh == 0 {

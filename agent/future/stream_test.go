@@ -48,8 +48,8 @@ func (b *rig) stream(t *testing.T, index int) *delayed.Stream {
 	return s.(*delayed.Stream)
 }
 
-// read enqueues a read on s, runs the work that can run, unblocks the write, and returns the
-// bytes that the read found.
+// read enqueues a read of buf on s, lets the work that can run finish, unblocks the pending write,
+// and returns the bytes that the read found: "new" if it waited for the write, "old" if not.
 func (b *rig) read(t *testing.T, buf device.Buffer, s device.Stream) string {
 	t.Helper()
 	p := make([]byte, buf.Len())
@@ -62,8 +62,9 @@ func (b *rig) read(t *testing.T, buf device.Buffer, s device.Stream) string {
 
 type buffers = future.Future[device.Buffer]
 
-// Every way to wait orders the stream of the context after the work that computes the value.
-// The host does not wait: the work is blocked until everything is enqueued.
+// TestStreamsWait checks that each function that waits for a future makes the stream of the context
+// wait for the work that computes the value. The host does not wait: the work is blocked until
+// everything is enqueued.
 func TestStreamsWait(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -131,7 +132,8 @@ func waitOne(ctx context.Context, f *buffers) error {
 	return err
 }
 
-// The streams of Then wait before its function runs, and the result waits for them.
+// TestThenOnStreams checks that a stream that is passed to Then waits for the value before it runs
+// the work of the function, and a stream that waits for the result waits for that work.
 func TestThenOnStreams(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newRig(t)
@@ -155,7 +157,9 @@ func TestThenOnStreams(t *testing.T) {
 	})
 }
 
-// A function that works on another device may return a value that lies on the first one.
+// TestThenOnStreamOfAnotherDevice checks that the function of Then may work on a stream of another
+// device than the value's and return the value: a wait for the result still waits for the work that
+// computes the value.
 func TestThenOnStreamOfAnotherDevice(t *testing.T) {
 	for _, flatten := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
@@ -177,7 +181,8 @@ func TestThenOnStreamOfAnotherDevice(t *testing.T) {
 	}
 }
 
-// Waiting does not order a stream of another device; Order does.
+// TestOrderStreamOfAnotherDevice checks that Wait does not make a stream in the context wait for
+// work on another device; Order does.
 func TestOrderStreamOfAnotherDevice(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newRig(t)
@@ -198,7 +203,8 @@ func TestOrderStreamOfAnotherDevice(t *testing.T) {
 	})
 }
 
-// A value on two devices, waited for with a stream of each.
+// TestValueOnTwoDevices checks that if a value has buffers on two devices, Wait makes the context's
+// stream of each device wait for the work on that device.
 func TestValueOnTwoDevices(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newRig(t)
@@ -214,7 +220,8 @@ func TestValueOnTwoDevices(t *testing.T) {
 	})
 }
 
-// Without a stream in the context the value is valid on the stream of its buffer.
+// TestWaitWithoutStream checks that if the context has no stream, Wait returns at once, and the
+// value is valid on the stream of its buffer.
 func TestWaitWithoutStream(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newRig(t)
@@ -270,7 +277,8 @@ func TestOneEventPerStream(t *testing.T) {
 	require.ErrorIs(t, err, errLost)
 }
 
-// If a stream cannot record or wait, only the futures that depend on it fail.
+// TestStreamErrors checks that if a stream cannot record an event, SetOn and the result of Then
+// fail. If a stream cannot wait, the call that needs it fails, and the future keeps its value.
 func TestStreamErrors(t *testing.T) {
 	k, broken := delayed.New("npu", 1), delayed.New("npu", 1)
 	t.Cleanup(k.Close)

@@ -7,17 +7,20 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/device"
 )
 
-// Then returns a future of the result of fn: its value, its error, or its panic as a
-// [*PanicError]. If fn ends the goroutine, the result fails with [ErrGoexit]. fn runs once f is
-// done, even if f has failed; it reads the outcome with f.Result. It runs as a callback of OnDone
-// does.
+// Then returns a future that completes with what fn returns: a value or an error. If fn panics, the
+// result fails with a [*PanicError]; if fn calls runtime.Goexit, with [ErrGoexit]. fn runs once f
+// is done, also if f has failed, and obtains the value or the error of f from f.Result. fn is a
+// callback like those of [Future.OnDone]: it runs on another goroutine, in the order in which the
+// callbacks of f were added. It runs even if the result has been cancelled.
 //
-// If fn enqueues work on devices, pass the streams. Before fn runs, each of them waits for the
-// work that computes the value of f; the result waits for the work that they have when fn returns.
-// If a stream cannot wait, fn does not run and the result fails with a [*StreamError]. On other
-// devices the result waits for the same work as f, so fn may return parts of the value of f.
+// If fn enqueues work on streams of devices, pass these streams; Then keeps the slice until fn has
+// returned. Each of them waits for the work that computes the value of f before it executes the
+// work of fn. A wait for the result then waits for all work that these streams have when fn
+// returns. On devices without one of these streams it waits for the work that computes the value of
+// f, so fn may return parts of that value. If a stream cannot wait, fn does not run and the result
+// fails with a [*StreamError]. The result fails so too if a stream cannot record an event after fn.
 //
-// If f or fn is nil the result has failed, with [ErrNilFuture] or [ErrNilCallback].
+// If f or fn is nil, the result has failed already, with [ErrNilFuture] or [ErrNilCallback].
 func Then[T, U any](f *Future[T], fn func(*Future[T]) (U, error), streams ...device.Stream) *Future[U] {
 	switch {
 	case f == nil:
@@ -37,8 +40,11 @@ type outcome[T any] struct {
 	events []readyEvent
 }
 
-// derive makes the streams wait for the value of f, runs fn, and completes out with its result
-// and the events of the streams, even if fn panics or ends the goroutine. f must be done.
+// derive makes the streams wait for the work that computes the value of f, runs fn(f), and
+// completes out with its value or error. With a value, out gets the events recorded on the streams
+// after fn and those of f for other devices. If a stream cannot wait or record, out fails with a
+// *StreamError; in the first case fn does not run. out fails with a *PanicError if fn panics, and
+// with ErrGoexit if fn ends the goroutine. f must be done.
 func derive[T, U any](f *Future[T], out *Future[U], fn func(*Future[T]) (U, error), streams []device.Stream) {
 	r := outcome[U]{err: ErrGoexit}
 	defer func() {
@@ -62,15 +68,20 @@ func derive[T, U any](f *Future[T], out *Future[U], fn func(*Future[T]) (U, erro
 	r = outcome[U]{value, err, mergeEvents(events, f.events)}
 }
 
-// ThenFuture is Then for a function that returns a future: the result has the outcome of that
-// future. If fn returns nil, the result fails with [ErrNilFuture].
+// ThenFuture runs fn once f is done, under the conditions of [Then], and returns a future that
+// completes as the future that fn returns does: with the same value or error. The result fails with
+// the error of fn if that is not nil, with [ErrNilFuture] if fn returns nil and no error, and with
+// [ErrCycle] if fn returns the result itself. It fails as with Then if fn panics or ends the
+// goroutine, if a stream cannot wait, or if f or fn is nil.
 func ThenFuture[T, U any](f *Future[T], fn func(*Future[T]) (*Future[U], error), streams ...device.Stream) *Future[U] {
 	return Flatten(Then(f, fn, streams...))
 }
 
-// Flatten returns a future with the outcome of the future that is the value of f. If f fails, the
-// result fails with the same error. It fails with [ErrNilFuture] if f or its value is nil, and
-// with [ErrCycle] if the value of f is the result itself.
+// Flatten returns a future that completes with the value or the error of the inner future: the
+// future that is the value of f. If f fails, the result fails with the same error. The result fails
+// with [ErrNilFuture] if f or the inner future is nil, and with [ErrCycle] if the inner future is
+// the result itself. A wait for the result makes streams wait for the work of both futures. The
+// result has the options OnPanic and Activity of f.
 func Flatten[T any](f *Future[*Future[T]]) *Future[T] {
 	if f == nil {
 		return Failed[T](ErrNilFuture)
@@ -87,7 +98,9 @@ type flattenOuter[T any] struct {
 	out *Future[T]
 }
 
-// completed implements watcher.
+// completed is called when o.f is done, with its error or nil. If o.f has a future as its value,
+// completed registers a flattenInner with that future. Otherwise it makes o.out fail: with err if
+// that is not nil, with ErrNilFuture if the value is nil, or with ErrCycle if the value is o.out.
 func (o *flattenOuter[T]) completed(err error) {
 	next := o.f.value
 	switch {
@@ -113,16 +126,20 @@ type flattenInner[T any] struct {
 	events []readyEvent // of the first future
 }
 
-// completed implements watcher.
+// completed is called when i.f is done. It completes i.out with the value of i.f, with the events
+// of i.f and i.events, or with err if that is not nil.
 func (i *flattenInner[T]) completed(err error) {
 	_ = i.out.complete(i.f.value, err, slices.Concat(i.f.events, i.events)) // has no effect if out was cancelled
 }
 
-// OnDone runs fn with f once f is done, or soon if it is already. The callbacks of a future,
-// added by OnDone or by [Then], run one at a time in the order of their addition, on a goroutine
-// of the future. They may wait for other futures, complete others and add callbacks, but must not
-// wait for a later callback of the same future. A panic is passed to Options.OnPanic; the process
-// and the other callbacks continue. OnDone returns at once, with [ErrNilCallback] if fn is nil.
+// OnDone has fn called with f once f is done, on another goroutine, also if f is done already. It
+// returns without waiting: nil, or [ErrNilCallback] if fn is nil. f keeps fn until it has run.
+//
+// The callbacks of a future, added by OnDone, [Then] or [OnValue], run one at a time in the order
+// in which they were added. A callback may wait for other futures, complete futures and add
+// callbacks, but must not wait for a later callback of the same future. If a callback panics, the
+// panic is passed to Options.OnPanic, or logged if that is nil; the process and the other callbacks
+// continue. They continue also after a callback that calls runtime.Goexit.
 func (f *Future[T]) OnDone(fn func(*Future[T])) error {
 	if fn == nil {
 		return ErrNilCallback
@@ -131,8 +148,8 @@ func (f *Future[T]) OnDone(fn func(*Future[T])) error {
 	return nil
 }
 
-// enqueue adds a callback to be run once f is done. If f is done and no goroutine runs callbacks,
-// it starts one.
+// enqueue appends a callback to those that run once f is done, and returns without waiting. If f is
+// done and no goroutine is running callbacks of f, it starts one. The caller must not hold f.mu.
 func (f *Future[T]) enqueue(callback func()) {
 	f.mu.Lock()
 	f.callbacks = append(f.callbacks, callback)
@@ -147,16 +164,17 @@ func (f *Future[T]) enqueue(callback func()) {
 	}
 }
 
-// beginActivity reports to Options.Activity that a goroutine will run callbacks.
+// beginActivity calls Options.Activity.Begin, if Activity is set, before a goroutine starts that
+// runs callbacks. drain calls End when that goroutine ends.
 func (f *Future[T]) beginActivity() {
 	if f.activity != nil {
 		f.activity.Begin()
 	}
 }
 
-// drain runs the callbacks of f, one after the other, until none are left. It runs on a goroutine
-// of its own, after beginActivity. If a callback ends the goroutine, drain continues on another
-// one.
+// drain runs the callbacks of f in order until there are none, and then calls Options.Activity.End,
+// if Activity is set. It must be started on a goroutine of its own, after beginActivity. If a
+// callback ends that goroutine (runtime.Goexit), the other callbacks run on a new one.
 func (f *Future[T]) drain() {
 	empty := false
 	defer func() {
@@ -173,8 +191,9 @@ func (f *Future[T]) drain() {
 	empty = true
 }
 
-// next removes and returns the oldest callback. If there is none it returns nil, and drain must
-// end: the next callback starts another goroutine.
+// next removes the oldest callback of f and returns it. If there is none, next returns nil and
+// clears f.draining, so that enqueue starts a new goroutine for the next callback; drain must then
+// end. The caller must not hold f.mu.
 func (f *Future[T]) next() func() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -188,7 +207,8 @@ func (f *Future[T]) next() func() {
 	return callback
 }
 
-// runProtected runs a function of the application, and recovers and reports its panic.
+// runProtected calls run, a function of the application. If run panics, runProtected recovers,
+// passes the panic to reportPanic and returns. It does not stop runtime.Goexit.
 func (f *Future[T]) runProtected(run func()) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -198,7 +218,8 @@ func (f *Future[T]) runProtected(run func()) {
 	run()
 }
 
-// reportPanic passes p to Options.OnPanic, or logs it if that is not set or panics.
+// reportPanic passes p to Options.OnPanic, or logs it if OnPanic is nil. If OnPanic panics itself,
+// reportPanic recovers and logs both panics.
 func (f *Future[T]) reportPanic(p *PanicError) {
 	if f.onPanic == nil {
 		logPanic(p)
@@ -213,7 +234,7 @@ func (f *Future[T]) reportPanic(p *PanicError) {
 	f.onPanic(p)
 }
 
-// logPanic logs a panic for which there is no handler, so that it is not lost.
+// logPanic logs the value and the stack of p to slog.Default() as an error.
 func logPanic(p *PanicError) {
 	slog.Default().Error("future: callback panicked", "panic", p.Value, "stack", string(p.Stack))
 }

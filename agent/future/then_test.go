@@ -82,7 +82,8 @@ func TestNilFuture(t *testing.T) {
 	}
 }
 
-// Many functions on one future, each with its own result.
+// TestManyThen checks that several calls of Then on one future have results of their own and do not
+// change the value of the future.
 func TestManyThen(t *testing.T) {
 	f := future.New[int]()
 	var results []*future.Future[int]
@@ -109,7 +110,8 @@ func TestChain(t *testing.T) {
 	requireOutcome(t, f, 21, nil)
 }
 
-// A function starts further work and waits for the result of it.
+// TestNestedThen checks that a function given to Then may call Then on another future and wait for
+// its result.
 func TestNestedThen(t *testing.T) {
 	async := func(v int) *future.Future[int] {
 		f := future.New[int]()
@@ -153,7 +155,8 @@ func TestThenFuture(t *testing.T) {
 	}
 }
 
-// The result waits for both futures.
+// TestFlatten checks that the result of Flatten is done when the inner future is done, not before,
+// and has its value. It fails if the outer future fails.
 func TestFlatten(t *testing.T) {
 	outer, inner := future.New[*future.Future[int]](), future.New[int]()
 	flat := future.Flatten(outer)
@@ -172,7 +175,8 @@ func TestFlattenOfItself(t *testing.T) {
 	requireOutcome(t, flat, 0, future.ErrCycle)
 }
 
-// A cancelled result stays cancelled while the first future goes on.
+// TestCancelledResult checks that results of Then, All and Flatten that were cancelled stay
+// cancelled when the first future completes later, and that future keeps its value.
 func TestCancelledResult(t *testing.T) {
 	f, ran := future.New[int](), make(chan struct{})
 	next := future.Then(f, func(*future.Future[int]) (int, error) { close(ran); return 1, nil })

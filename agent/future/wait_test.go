@@ -18,7 +18,8 @@ func (w *waits) BeginWait() func() {
 	return func() { w.ended++ }
 }
 
-// A Waiter is notified only if a goroutine has to wait.
+// TestWaiter checks that the Waiter of a context is notified of the begin and the end of a wait
+// that blocks, and not of one that returns at once.
 func TestWaiter(t *testing.T) {
 	for name, wait := range map[string]func(context.Context, *future.Future[int]) error{
 		"Wait": func(ctx context.Context, f *future.Future[int]) error { _, err := f.Wait(ctx); return err },

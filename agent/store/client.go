@@ -13,6 +13,9 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/tensorpipe-go/tensorpipe/agent/internal/ctxerr"
+	"github.com/tensorpipe-go/tensorpipe/internal/errtext"
 )
 
 // ClientOptions configures a [Client]. A zero field stands for its default.
@@ -46,11 +49,12 @@ type Client struct {
 // maxIdle bounds the idle connections that a Client keeps.
 const maxIdle = 4
 
-// Dial connects to the server at addr (host:port). While no server listens there, Dial retries until
-// ctx ends, so ctx should have a deadline. The caller must close the Client.
+// Dial connects to the server at addr (host:port) and returns a Client of it. While no server
+// listens there, Dial retries until ctx ends, so ctx should have a deadline. ctx does not bound the
+// life of the Client. The caller must close the Client.
 //
-// The error is an [*Error]. It matches the error of ctx if ctx has ended. It is also returned if addr
-// is not of that form, or if the server rejects the first request.
+// The error is an [*Error]. It matches the error of ctx if ctx has ended. Dial fails at once if
+// addr is not of that form, or if the server rejects the first request.
 func Dial(ctx context.Context, addr string, o ClientOptions) (*Client, error) {
 	if err := checkAddr(addr); err != nil {
 		return nil, fail("dial", addr, err)
@@ -69,9 +73,10 @@ func Dial(ctx context.Context, addr string, o ClientOptions) (*Client, error) {
 	return c, nil
 }
 
-// connect dials until a connection succeeds or ctx ends. It then adds 1 to the counter at initKey, as
-// PyTorch's clients do. If ctx ends first, the error wraps that of ctx and that of a failed dial.
-// Otherwise the error is that of add.
+// connect dials until a connection succeeds or ctx ends, pausing for up to a second after each
+// failure. It keeps the connection for later calls, and adds 1 to the counter at the key initKey,
+// as PyTorch's clients do. If ctx ends first, the error wraps that of ctx and that of a failed
+// dial. Otherwise the error is that of adding.
 func (c *Client) connect(ctx context.Context) error {
 	var last error // the last dial error that is not a timeout, if there was one
 	for wait := time.Millisecond; ; wait = min(2*wait, time.Second) {
@@ -85,28 +90,33 @@ func (c *Client) connect(ctx context.Context) error {
 		}
 		// A failed name lookup is retried too: the machine may not have started yet.
 		if !pause(ctx.Done(), wait) {
-			return fmt.Errorf("%w: %w", contextError(ctx.Err()), last)
+			ended := ctxerr.Wrap(ctx.Err())
+			text := ended.Error()
+			if slow, ok := errors.AsType[net.Error](last); !ok || !slow.Timeout() {
+				text += ": " + errtext.OfNetwork(last, c.addr)
+			}
+			return errtext.New(text, ended, last)
 		}
 	}
 	_, err := c.add(ctx, initKey, 1)
 	return err
 }
 
-// checkAddr returns an error if addr is not host:port with a port number from 1 to 65535. Such an
-// address cannot start to work later, so it is not retried.
+// checkAddr returns an error if addr is not host:port with a non-empty host and a port number from
+// 1 to 65535, and nil otherwise. It does not look up the host.
 func checkAddr(addr string) error {
 	host, port, err := net.SplitHostPort(addr)
-	if err != nil {
-		return err
-	}
-	if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 || host == "" {
-		return errors.New("not of the form host:port")
+	n, bad := strconv.ParseUint(port, 10, 16)
+	if err != nil || bad != nil || n == 0 || host == "" {
+		return errors.New("want host:port, with a port from 1 to 65535")
 	}
 	return nil
 }
 
-// Set implements [Store]. The protocol has no reply to a set request, so Set sends
-// a request that has one on the same connection and waits for that reply.
+// Set sets the value of key and returns once the server has made the change. It does not keep
+// value. The protocol has no reply to a set request, so Set sends a request that has one on the
+// same connection and waits for that reply. The error, an [*Error], matches ErrLimit if key or
+// value is too long.
 func (c *Client) Set(ctx context.Context, key string, value []byte) error {
 	err := c.limits.check(key, value)
 	if err == nil {
@@ -119,15 +129,17 @@ func (c *Client) Set(ctx context.Context, key string, value []byte) error {
 	return fail("set", key, err)
 }
 
-// Get implements [Store].
+// Get returns the value of key, which belongs to the caller. The error, an [*Error], matches
+// ErrNotFound if there is no such key. The value is nil after an error.
 func (c *Client) Get(ctx context.Context, key string) ([]byte, error) {
 	value, err := c.get(ctx, key)
 	return value, fail("get", key, err)
 }
 
-// get returns the value of key. The error is ErrNotFound if there is none, or that of compareAndSet.
-// get makes a compare-and-set whose expected value no key has, so it changes nothing. After the
-// protocol's get request for a missing key the server would close the connection.
+// get returns the value of key, which belongs to the caller. The error is ErrNotFound if there is
+// no such key; otherwise it is that of compareAndSet. The value is nil after an error. get makes a
+// compare-and-set request whose expected value no key has, so it changes nothing: in reply to the
+// protocol's own get request for a missing key, the server would close the connection.
 func (c *Client) get(ctx context.Context, key string) ([]byte, error) {
 	value, err := c.compareAndSet(ctx, key, c.nonce, c.nonce)
 	if err == nil && bytes.Equal(value, c.nonce) {
@@ -136,7 +148,10 @@ func (c *Client) get(ctx context.Context, key string) ([]byte, error) {
 	return value, err
 }
 
-// Wait implements [Store].
+// Wait blocks until each of keys has existed at some time during the call. The error, an [*Error],
+// matches ErrLimit if there are too many keys or one is too long, ErrClosed if the client is
+// closed, ErrDisconnected if the connection to the server was closed otherwise, or the error of
+// ctx.
 func (c *Client) Wait(ctx context.Context, keys ...string) error {
 	err := c.limits.checkAll(keys)
 	if err == nil {
@@ -155,14 +170,17 @@ func (c *Client) Wait(ctx context.Context, keys ...string) error {
 	return fail("wait", firstKey(keys), err)
 }
 
-// Add implements [Store].
+// Add adds delta to the decimal number that key holds, where a missing key counts as 0, and returns
+// the sum. If the server finds that the value or the sum is not a 64-bit number, it closes the
+// connection, and the error, an [*Error], matches ErrDisconnected. The sum is 0 after an error.
 func (c *Client) Add(ctx context.Context, key string, delta int64) (int64, error) {
 	n, err := c.add(ctx, userPrefix+key, delta)
 	return n, fail("add", key, err)
 }
 
-// add adds delta to the number at wireKey, a key with its prefix, and returns the sum. The error
-// matches ErrLimit if the key is too long, or is that of roundTrip.
+// add adds delta to the number at wireKey, which is a key as the server stores it, and returns the
+// sum. The error matches ErrLimit if wireKey is too long; otherwise it is that of roundTrip. The
+// sum is 0 after an error.
 func (c *Client) add(ctx context.Context, wireKey string, delta int64) (n int64, err error) {
 	if len(wireKey) > c.limits.KeyBytes+len(userPrefix) {
 		return 0, c.limits.check(wireKey)
@@ -178,7 +196,10 @@ func (c *Client) add(ctx context.Context, wireKey string, delta int64) (n int64,
 	return n, nil
 }
 
-// CompareAndSet implements [Store].
+// CompareAndSet sets key to desired if its value is expected, or if key does not exist and expected
+// is empty. It returns the value after the call, which belongs to the caller. The error, an
+// [*Error], matches ErrNotFound if key does not exist and expected is not empty; the value is then
+// nil. If expected and desired are equal and not empty, CompareAndSet only reads the value.
 func (c *Client) CompareAndSet(ctx context.Context, key string, expected, desired []byte) (value []byte, err error) {
 	if len(expected) > 0 && bytes.Equal(expected, desired) {
 		// Nothing would change, and the reply would not show whether the key exists.
@@ -192,9 +213,11 @@ func (c *Client) CompareAndSet(ctx context.Context, key string, expected, desire
 	return value, fail("compare-and-set", key, err)
 }
 
-// compareAndSet sends a compare-and-set request and returns the value in the reply, which belongs to
-// the caller. If key does not exist and expected is not empty, the server replies with expected. The
-// error matches ErrLimit if an argument is too long, or is that of roundTrip.
+// compareAndSet has the server set key to desired if its value is expected, or if key does not
+// exist and expected is empty. It returns the value in the reply, which belongs to the caller: the
+// value after the call. But if key does not exist and expected is not empty, the server replies
+// with expected. The error matches ErrLimit if an argument is too long; otherwise it is that of
+// roundTrip. The value is nil after an error.
 func (c *Client) compareAndSet(ctx context.Context, key string, expected, desired []byte) (value []byte, err error) {
 	if err := c.limits.check(key, expected, desired); err != nil {
 		return nil, err
@@ -210,7 +233,8 @@ func (c *Client) compareAndSet(ctx context.Context, key string, expected, desire
 	return value, nil
 }
 
-// Delete implements [Store].
+// Delete removes key and reports whether it existed. After an error, an [*Error], the result is
+// false.
 func (c *Client) Delete(ctx context.Context, key string) (existed bool, err error) {
 	if err := c.limits.check(key); err != nil {
 		return false, fail("delete", key, err)
@@ -224,7 +248,9 @@ func (c *Client) Delete(ctx context.Context, key string) (existed bool, err erro
 	return existed && err == nil, fail("delete", key, err)
 }
 
-// Close implements [Store].
+// Close closes all connections of the client, waits until the goroutine that reads updates of
+// watched keys has ended, and returns nil. Calls under way, later calls and the client's Watchers
+// fail with ErrClosed.
 func (c *Client) Close() error {
 	c.mu.Lock()
 	c.closed = true
@@ -250,10 +276,11 @@ type clientConn struct {
 	from *decoder
 }
 
-// roundTrip sends an encoded request on a connection that no other call uses, and calls answer to read
-// the reply. After an error it closes the connection. If ctx ends before roundTrip returns, it fails
-// with the error of ctx, even if the reply has just been read. Otherwise the error is ErrClosed,
-// ErrDisconnected, or that of dialling, of the connection or of answer.
+// roundTrip sends an encoded request on a connection that no other call uses, and calls answer to
+// read the reply. After an error it closes the connection; otherwise it passes the connection to
+// release. It fails if ctx ends before the reply has been read. The error is ctx.Err() if ctx had
+// ended before the call. Otherwise it is what cause makes of the error of dialling, of the
+// connection or of answer.
 func (c *Client) roundTrip(ctx context.Context, request []byte, answer func(*decoder) error) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -284,9 +311,10 @@ func (c *Client) roundTrip(ctx context.Context, request []byte, answer func(*dec
 // pastDeadline makes a blocked read or write return at once.
 var pastDeadline = time.Unix(1, 0)
 
-// cause returns the reason for which a call failed with err: ErrClosed if the client was closed,
-// the context's error if ctx has ended, ErrDisconnected if the server closed the connection, or
-// err itself.
+// cause returns the error with which a call with the context ctx fails after err, which must not be
+// nil. It returns ErrClosed if the client was closed, or else ctx.Err() if ctx has ended, or else
+// context.DeadlineExceeded if err matches that error or os.ErrDeadlineExceeded, or else what
+// connectionError returns for err. The caller must not hold c.mu.
 func (c *Client) cause(ctx context.Context, err error) error {
 	c.mu.Lock()
 	closed := c.closed
@@ -302,8 +330,8 @@ func (c *Client) cause(ctx context.Context, err error) error {
 	return connectionError(err)
 }
 
-// connectionError returns ErrDisconnected if err shows that a peer closed its connection, and err
-// itself otherwise.
+// connectionError returns ErrDisconnected if err shows that the connection was closed or reset, by
+// either end. Otherwise it returns err itself.
 func connectionError(err error) error {
 	for _, sign := range []error{io.EOF, io.ErrUnexpectedEOF, net.ErrClosed, syscall.ECONNRESET, syscall.EPIPE} {
 		if errors.Is(err, sign) {
@@ -313,8 +341,9 @@ func connectionError(err error) error {
 	return err
 }
 
-// acquire returns an idle connection, or a new one, for the use of one call. The caller must either
-// release it, or close it and remove it from c.busy. The error is ErrClosed, or that of dialling.
+// acquire returns an idle connection, or a new one if there is none, for the use of one call. The
+// caller must either pass it to release, or close it and remove it from c.busy. The error is
+// ErrClosed, or that of dialling.
 func (c *Client) acquire(ctx context.Context) (*clientConn, error) {
 	c.mu.Lock()
 	if c.closed {
@@ -332,8 +361,8 @@ func (c *Client) acquire(ctx context.Context) (*clientConn, error) {
 	return c.dial(ctx)
 }
 
-// dial opens a connection to the server and registers it in c.busy, so that Close closes it. The
-// error is ErrClosed, or that of dialling.
+// dial opens a connection to the server and adds it to c.busy, so that Close closes it. The error
+// is ErrClosed if the client is closed, or that of dialling.
 func (c *Client) dial(ctx context.Context) (*clientConn, error) {
 	dialer := net.Dialer{KeepAliveConfig: keepAlive}
 	raw, err := dialer.DialContext(ctx, "tcp", c.addr)
@@ -351,8 +380,9 @@ func (c *Client) dial(ctx context.Context) (*clientConn, error) {
 	return conn, nil
 }
 
-// release adds conn to the idle connections. It closes conn instead if maxIdle connections are idle or
-// the client is closed. No reply may be outstanding on conn.
+// release removes conn from c.busy and adds it to the idle connections. It closes conn instead if
+// maxIdle connections are idle or the client is closed. No reply may be outstanding on conn. The
+// caller must not hold c.mu.
 func (c *Client) release(conn *clientConn) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

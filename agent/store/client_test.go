@@ -14,8 +14,9 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/internal/testutil/testwait"
 )
 
-// scriptedServer starts a server that replies to the registration of a client and
-// then sends answer for whatever request it receives. It returns a client of it.
+// scriptedServer starts a server and returns a client of it. The server replies to the request that
+// Dial sends, and then sends answer for any request, on each connection once. Client and server end
+// with the test.
 func scriptedServer(t *testing.T, answer string) *Client {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -64,8 +65,8 @@ func TestInvalidReplies(t *testing.T) {
 	}
 }
 
-// A call returns when its context ends although the server does not reply, and the
-// client stays usable.
+// TestServerThatDoesNotReply tests that Set, Get and Watch return when their context ends although
+// the server does not reply, and that the client then has no busy connection and few idle ones.
 func TestServerThatDoesNotReply(t *testing.T) {
 	c := scriptedServer(t, "")
 	for op, call := range map[string]func(context.Context) error{
@@ -126,7 +127,8 @@ func TestDialBadAddress(t *testing.T) {
 	require.ErrorContains(t, err, "store: serve")
 }
 
-// After a server has restarted, at most one call fails before the client reconnects.
+// TestClientReconnects tests that after a restart of the server the first call of a client fails
+// with ErrDisconnected, and later ones, Watch included, succeed.
 func TestClientReconnects(t *testing.T) {
 	ctx := t.Context()
 	s, err := Serve(ctx, "127.0.0.1:0", ServerOptions{})

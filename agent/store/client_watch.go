@@ -24,7 +24,8 @@ type watchConn struct {
 	subscriptions map[string]map[*subscription]struct{}
 }
 
-// newWatchConn returns a watchConn on conn, which it owns, and starts its reader.
+// newWatchConn returns a watchConn that owns conn, and starts the goroutine that reads updates from
+// conn. The goroutine ends when conn is closed or fails.
 func newWatchConn(conn *clientConn) *watchConn {
 	w := &watchConn{
 		conn:          conn,
@@ -41,7 +42,9 @@ func newWatchConn(conn *clientConn) *watchConn {
 	return w
 }
 
-// Watch implements [Store].
+// Watch returns a Watcher of the changes of key that are made after the call. It blocks until the
+// server has confirmed the registration. ctx bounds the call only. The caller closes the Watcher.
+// The error is an [*Error].
 func (c *Client) Watch(ctx context.Context, key string) (Watcher, error) {
 	w, err := c.watch(ctx, key)
 	if err != nil {
@@ -50,8 +53,9 @@ func (c *Client) Watch(ctx context.Context, key string) (Watcher, error) {
 	return w, nil
 }
 
-// watch returns a Watcher once the server has confirmed the key. The error matches ErrLimit if the key
-// is too long, or is that of ctx, of dialling, or why the connection has ended.
+// watch returns a Watcher of key once the server has confirmed the registration. The error matches
+// ErrLimit if the key is too long, or is ErrClosed if the client is closed. Otherwise the error is
+// that of ctx, that of dialling, or the reason for which the connection for updates has ended.
 func (c *Client) watch(ctx context.Context, key string) (Watcher, error) {
 	if err := c.limits.check(key); err != nil {
 		return nil, err
@@ -82,11 +86,12 @@ func (c *Client) watch(ctx context.Context, key string) (Watcher, error) {
 	return nil, err
 }
 
-// subscribe adds a subscription to key, which has its userPrefix, on the connection for updates. It
-// opens that connection if there is none. It requests updates of the key if the client has not yet done
-// so on this connection. It returns the connection, the subscription, and a channel that is closed once
-// the server has confirmed the key. The error is that of connectWatch, or why the connection has ended.
-// The caller holds c.sem.
+// subscribe adds a subscription to key, which begins with userPrefix, on the client's connection
+// for updates. It opens that connection if there is none or it has ended. If the client has not
+// registered key on this connection before, it sends the request to do so. It returns the
+// connection, the subscription, and a channel that is closed once the server has confirmed the key.
+// The error is ErrClosed, that of dialling, or the reason for which the connection has ended. The
+// caller holds c.sem.
 func (c *Client) subscribe(ctx context.Context, key string) (*watchConn, *subscription, <-chan struct{}, error) {
 	w, err := c.connectWatch(ctx)
 	if err != nil {
@@ -106,9 +111,10 @@ func (c *Client) subscribe(ctx context.Context, key string) (*watchConn, *subscr
 	return w, s, registered, nil
 }
 
-// send writes a request. If the write fails, also because ctx has ended, part of the request may have
-// been sent. Then send closes the connection, waits for the reader, and returns why the connection has
-// ended. The caller holds sem of the client.
+// send writes a request to the server. If the write fails, for example because ctx ends, part of
+// the request may have been sent. Then send closes the connection, waits until the goroutine that
+// reads from it has ended, and returns the reason for which the connection has ended. The caller
+// holds sem of the client.
 func (w *watchConn) send(ctx context.Context, request []byte) error {
 	interrupted := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
@@ -128,8 +134,9 @@ func (w *watchConn) send(ctx context.Context, request []byte) error {
 	return nil
 }
 
-// connectWatch returns the connection for updates. It opens a new one if there is none or the present
-// one has ended. The error is ErrClosed or that of dialling. The caller holds c.sem.
+// connectWatch returns the client's connection for updates of watched keys. It opens a new one if
+// there is none or the present one has ended. The error is ErrClosed or that of dialling. The
+// caller holds c.sem.
 func (c *Client) connectWatch(ctx context.Context) (*watchConn, error) {
 	c.mu.Lock()
 	w := c.watchConn
@@ -152,9 +159,9 @@ func (c *Client) connectWatch(ctx context.Context) (*watchConn, error) {
 	return c.watchConn, nil
 }
 
-// add adds s to the subscriptions of key. The channel registered is closed once the server has
-// confirmed the key. fresh reports that the caller must still request updates of the key. The error is
-// why the connection has ended.
+// add adds s to the subscriptions of key, and returns a channel that is closed once the server has
+// confirmed key. If fresh is true the caller must still send the request that registers key. The
+// error is the reason for which the connection has ended; s is then not added.
 func (w *watchConn) add(key string, s *subscription) (registered chan struct{}, fresh bool, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -174,7 +181,8 @@ func (w *watchConn) add(key string, s *subscription) (registered chan struct{}, 
 	return registered, true, nil
 }
 
-// unsubscribe removes s from the subscriptions of key, which stays registered at the server.
+// unsubscribe removes s from the subscriptions of key, if it is one of them. key stays registered
+// at the server; while it has no subscription, readMessage drops its updates.
 func (w *watchConn) unsubscribe(key string, s *subscription) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -184,16 +192,18 @@ func (w *watchConn) unsubscribe(key string, s *subscription) {
 	}
 }
 
-// cause returns why the connection has ended, or nil while it has not.
+// cause returns the reason for which the connection has ended, or nil if its reader has not ended
+// yet.
 func (w *watchConn) cause() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.err
 }
 
-// read passes updates to their subscriptions until the connection ends. Then it ends all subscriptions
-// with the reason: ErrClosed after closeOnce, ErrDisconnected if the server has closed the connection,
-// or otherwise the error of readMessage. It runs on a goroutine of its own.
+// read passes the server's updates to their subscriptions until the connection ends. Then it closes
+// the connection, and ends all subscriptions with the reason: ErrClosed after closeOnce was called,
+// or else what connectionError returns for the error of readMessage. It runs on a goroutine of its
+// own, and closes w.done when it returns.
 func (w *watchConn) read() {
 	defer close(w.done)
 	var err error
@@ -217,9 +227,9 @@ func (w *watchConn) read() {
 	}
 }
 
-// readMessage reads one message from d and handles it: an update, which it passes to the
-// subscriptions of its key, or the confirmation of the oldest registration under way. The error
-// matches ErrProtocol or ErrLimit, or is that of the connection.
+// readMessage reads one message from d and handles it. An update goes to all subscriptions of its
+// key. A confirmation closes the channel of the oldest registration that the server has not
+// confirmed. The error matches ErrProtocol or ErrLimit, or is that of the connection.
 func (w *watchConn) readMessage(d *decoder) error {
 	kind, err := d.r.ReadByte()
 	if err != nil {

@@ -34,7 +34,8 @@ func TestTCPConforms(t *testing.T) {
 	}})
 }
 
-// The store of rank 0 is the server's own table, not a connection to it.
+// TestServerAndClientConform runs the conformance tests with two handles on one server: its local
+// one from Server.Store, and a Client over TCP.
 func TestServerAndClientConform(t *testing.T) {
 	storetest.Run(t, storetest.Backend{RefusesByClosing: true, New: func(t *testing.T) (a, b store.Store) {
 		s, addr := serve(t, store.ServerOptions{})

@@ -8,8 +8,8 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/agent/store"
 )
 
-// Two workers of one process publish their addresses. With tcp:// or env:// the
-// workers may run on different machines.
+// Two workers of one process publish their addresses in a store and read that of worker0. With a
+// URL of tcp:// or env:// the workers may run on different machines.
 func Example() {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()

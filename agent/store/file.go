@@ -34,9 +34,10 @@ type File struct {
 	broken  error            // why the file is not usable any more
 }
 
-// OpenFile opens the store in the file at path. It creates the file if it does not exist and
-// initialises an empty one. The caller must close the File. The error, an [*Error], matches
-// [ErrCorrupt] if the file is no store or is damaged, and [ErrLimit] if it is larger than l allows.
+// OpenFile opens the store in the file at path. It creates the file if it does not exist, and
+// initialises an empty one. ctx bounds the wait for the file's lock, not the life of the File. The
+// caller must close the File. The error, an [*Error], matches [ErrCorrupt] if the file is no store
+// or is damaged, and [ErrLimit] if it is larger than l.TotalBytes.
 func OpenFile(ctx context.Context, path string, l Limits) (*File, error) {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
@@ -63,12 +64,16 @@ func OpenFile(ctx context.Context, path string, l Limits) (*File, error) {
 	return s, nil
 }
 
-// Set implements [Store].
+// Set appends a change to the file that sets key to value. It keeps a copy of value. The error, an
+// [*Error], matches ErrLimit if key or value is too long, or the file or the number of keys would
+// exceed its limit.
 func (s *File) Set(ctx context.Context, key string, value []byte) error {
 	return fail("set", key, s.access(ctx, true, func() error { return s.put(key, value) }))
 }
 
-// Get implements [Store].
+// Get returns a copy of the value of key, after it has read the changes that other processes have
+// appended. The error, an [*Error], matches ErrNotFound if there is no such key; the value is then
+// nil.
 func (s *File) Get(ctx context.Context, key string) (value []byte, err error) {
 	err = s.access(ctx, false, func() error {
 		v, ok := s.values[key]
@@ -84,14 +89,25 @@ func (s *File) Get(ctx context.Context, key string) (value []byte, err error) {
 	return value, nil
 }
 
-// Wait implements [Store].
+// Wait blocks until each of keys has existed, for which it polls the file. The file is a log, so it
+// also finds a key that was created and deleted between two polls. The error is an [*Error]. It
+// matches ErrClosed if this handle is closed, the error of ctx if ctx ends, or ErrLimit if there are
+// too many keys or one is too long.
 func (s *File) Wait(ctx context.Context, keys ...string) error {
 	if err := s.limits.checkAll(keys); err != nil {
 		return fail("wait", firstKey(keys), err)
 	}
+	var last map[string]int64 // the last change of each key when the call began
 	err := s.poll(ctx, s.done, func() bool {
+		if last == nil {
+			last = make(map[string]int64, len(keys))
+			for _, key := range keys {
+				last[key] = s.changed[key]
+			}
+		}
 		for len(keys) > 0 {
-			if _, ok := s.values[keys[0]]; !ok {
+			_, exists := s.values[keys[0]]
+			if !exists && s.changed[keys[0]] == last[keys[0]] {
 				return false
 			}
 			keys = keys[1:]
@@ -101,7 +117,10 @@ func (s *File) Wait(ctx context.Context, keys ...string) error {
 	return fail("wait", firstKey(keys), err)
 }
 
-// Add implements [Store].
+// Add adds delta to the decimal number that key holds, where a missing key counts as 0, and returns
+// the sum. The error, an [*Error], matches ErrNotNumber if the value or the sum is not a 64-bit
+// number, and ErrLimit if a limit of the store would be exceeded; the value is then unchanged. The
+// sum is 0 after an error.
 func (s *File) Add(ctx context.Context, key string, delta int64) (n int64, err error) {
 	err = s.access(ctx, true, func() error {
 		old, exists := s.values[key]
@@ -116,7 +135,10 @@ func (s *File) Add(ctx context.Context, key string, delta int64) (n int64, err e
 	return n, nil
 }
 
-// CompareAndSet implements [Store].
+// CompareAndSet sets key to a copy of desired if its value is expected, or if key does not exist
+// and expected is empty. It returns a copy of the value after the call. The error, an [*Error],
+// matches ErrNotFound if key does not exist and expected is not empty, and ErrLimit if a limit of
+// the store would be exceeded. The value is nil after an error.
 func (s *File) CompareAndSet(ctx context.Context, key string, expected, desired []byte) (now []byte, err error) {
 	err = s.access(ctx, true, func() error {
 		value, exists := s.values[key]
@@ -137,7 +159,8 @@ func (s *File) CompareAndSet(ctx context.Context, key string, expected, desired 
 	return now, nil
 }
 
-// Delete implements [Store].
+// Delete removes key and reports whether it existed. The removal is appended to the file, so the
+// error, an [*Error], matches ErrLimit if the file is full. After an error the result is false.
 func (s *File) Delete(ctx context.Context, key string) (existed bool, err error) {
 	err = s.access(ctx, true, func() error {
 		if _, existed = s.values[key]; !existed {
@@ -148,7 +171,8 @@ func (s *File) Delete(ctx context.Context, key string) (existed bool, err error)
 	return existed && err == nil, fail("delete", key, err)
 }
 
-// Watch implements [Store].
+// Watch returns a Watcher of the changes of key that are made after the call. Its Next polls the
+// file. ctx bounds the call only. The caller closes the Watcher. The error is an [*Error].
 func (s *File) Watch(ctx context.Context, key string) (Watcher, error) {
 	w := &fileWatcher{store: s, key: key, done: make(chan struct{})}
 	w.closeOnce = sync.OnceFunc(func() { close(w.done) })
@@ -162,12 +186,15 @@ func (s *File) Watch(ctx context.Context, key string) (Watcher, error) {
 	return w, nil
 }
 
-// Close implements [Store].
+// Close waits until no call uses the file, closes this handle on the file, and returns the error of
+// closing the handle, an [*Error]; every later Close returns the same error. Calls that are
+// waiting, later calls and Watchers of the handle fail with ErrClosed. The file remains.
 func (s *File) Close() error { return s.closeOnce() }
 
-// poll calls found repeatedly, until found returns true. During each call the contents in memory are up
-// to date and s.sem is held. poll returns the error of ctx, ErrClosed once done is closed or the store
-// is closed, or an error of the file.
+// poll calls found repeatedly, with growing pauses of up to 50 ms, until found returns true; then
+// it returns nil. Before each call of found it reads new changes of the file, and it holds s.sem
+// during the call. The error is that of ctx, ErrClosed once done or the store is closed, or that of
+// the file.
 func (s *File) poll(ctx context.Context, done <-chan struct{}, found func() bool) error {
 	for wait := time.Millisecond; ; wait = min(2*wait, 50*time.Millisecond) {
 		ok := false
@@ -184,8 +211,8 @@ func (s *File) poll(ctx context.Context, done <-chan struct{}, found func() bool
 	}
 }
 
-// sleep waits for d and returns nil. It returns ErrClosed as soon as done or the store is closed,
-// and the error of ctx as soon as ctx ends. done may be nil.
+// sleep blocks for the duration d and returns nil. It returns ErrClosed as soon as the channel done
+// or the store is closed, and the error of ctx as soon as ctx ends. done may be nil.
 func (s *File) sleep(ctx context.Context, done <-chan struct{}, d time.Duration) error {
 	t := time.NewTimer(d)
 	defer t.Stop()
@@ -210,7 +237,10 @@ type fileWatcher struct {
 	closeOnce func()
 }
 
-// Next implements Watcher.
+// Next blocks until the watched key has changed since the last Next, or since Watch, and returns
+// the latest change, whose value belongs to the caller. It polls the file. The error, an [*Error],
+// matches ErrClosed once the Watcher or its store is closed, or the error of ctx. Calls must not be
+// concurrent.
 func (w *fileWatcher) Next(ctx context.Context) (c Change, err error) {
 	select {
 	case <-w.done:
@@ -233,7 +263,8 @@ func (w *fileWatcher) Next(ctx context.Context) (c Change, err error) {
 	return c, nil
 }
 
-// Close implements Watcher.
+// Close makes Next calls, also one under way, fail with ErrClosed, and returns nil. Later calls of
+// Close do nothing.
 func (w *fileWatcher) Close() error {
 	w.closeOnce()
 	return nil

@@ -13,13 +13,14 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/internal/flock"
 )
 
-// access calls f and returns its error. During the call the contents in memory are up to date and s.sem
-// is held. If exclusive is set, access also holds the exclusive lock of the file, so that f may write.
-// Otherwise it locks the file only if it has changed.
+// access calls f and returns its error, or else that of unlocking the file. During the call of f
+// the contents in memory are up to date and s.sem is held. If exclusive is true access also holds
+// the exclusive lock of the file, so that f may write. Otherwise it takes the shared lock, and only
+// if the size of the file differs from s.offset.
 //
-// access does not call f if ctx has ended, the store is closed, or the file cannot be locked or read.
-// The error is then that of ctx, ErrClosed, or that of the file. After ErrCorrupt all later calls fail
-// with the same error.
+// access does not call f if ctx has ended, the store is closed, or the file cannot be locked or
+// read. The error is then that of ctx, ErrClosed, or that of lock or refresh. After an error that
+// matches ErrCorrupt no later call of access calls its f.
 func (s *File) access(ctx context.Context, exclusive bool, f func() error) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -66,9 +67,10 @@ func (s *File) access(ctx context.Context, exclusive bool, f func() error) error
 	return err
 }
 
-// lock acquires the shared or the exclusive lock of the file. It polls, because a blocking
-// flock(2) could not be cancelled. The error is that of ctx, ErrClosed, or that of flock(2). The
-// caller unlocks the file.
+// lock acquires the exclusive lock of the file if exclusive is true, and the shared lock otherwise.
+// It polls until it has the lock, because a blocking flock(2) could not be cancelled. The error is
+// that of ctx, ErrClosed once the store is closed, or that of flock(2). The caller unlocks the
+// file.
 func (s *File) lock(ctx context.Context, exclusive bool) error {
 	for wait := 50 * time.Microsecond; ; wait = min(2*wait, 10*time.Millisecond) {
 		if ok, err := flock.Try(s.f, exclusive); ok || err != nil {
@@ -80,7 +82,7 @@ func (s *File) lock(ctx context.Context, exclusive bool) error {
 	}
 }
 
-// size returns the present size of the file in bytes.
+// size returns the present size of the file in bytes, or the error of stat(2).
 func (s *File) size() (int64, error) {
 	info, err := s.f.Stat()
 	if err != nil {
@@ -89,10 +91,11 @@ func (s *File) size() (int64, error) {
 	return info.Size(), nil
 }
 
-// refresh reads the records that other processes have appended. With exclusive set it also
-// truncates an incomplete record, whose writer was killed. The error matches ErrCorrupt or
-// ErrLimit, or is that of the file. The caller holds s.sem and the lock of the file, exclusively
-// if exclusive is set.
+// refresh reads the records that other processes have appended and applies them to the contents in
+// memory. If exclusive is true it also truncates an incomplete last record, whose writer was
+// killed, and completes the beginning of a new file. The error matches ErrCorrupt or ErrLimit, or
+// is that of the file. The caller holds s.sem and the lock of the file, exclusively if exclusive is
+// true.
 func (s *File) refresh(exclusive bool) error {
 	size, err := s.size()
 	if err != nil {
@@ -127,9 +130,10 @@ func (s *File) refresh(exclusive bool) error {
 	return s.f.Truncate(s.offset)
 }
 
-// checkMagic compares the beginning of the file, which is size bytes long, with fileMagic. If the file
-// is shorter than fileMagic and exclusive is set, it writes fileMagic. It sets s.offset to the first
-// record. The error matches ErrCorrupt if the bytes differ, or is that of the file.
+// checkMagic returns an error that matches ErrCorrupt if the file, which is size bytes long, does
+// not begin with fileMagic or a part of it. If the file is shorter than fileMagic and exclusive is
+// true, it writes fileMagic. Unless it fails, it sets s.offset to the position after fileMagic,
+// where the first record begins. Other errors are those of the file.
 func (s *File) checkMagic(size int64, exclusive bool) error {
 	head := make([]byte, min(size, int64(len(fileMagic))))
 	if _, err := s.f.ReadAt(head, 0); err != nil {
@@ -159,8 +163,10 @@ func (s *File) apply(r record, n int64) {
 	s.values[r.key] = r.value
 }
 
-// put checks the limits and writes a record that sets key to a copy of value. The error matches
-// ErrLimit, or is that of the file. The caller holds s.sem and the exclusive lock.
+// put appends a record to the file that sets key to a copy of value, and applies it to the contents
+// in memory. The error matches ErrLimit if key or value is too long, or there are too many keys or
+// bytes; nothing is changed then. Otherwise it is that of the file. The caller holds s.sem and the
+// exclusive lock.
 func (s *File) put(key string, value []byte) error {
 	if err := s.limits.check(key, value); err != nil {
 		return err
@@ -171,9 +177,10 @@ func (s *File) put(key string, value []byte) error {
 	return s.write(record{kind: recordSet, key: key, value: cloneValue(value)})
 }
 
-// write appends a record to the file and applies it. If that fails it truncates the file to its
-// previous length. The error matches ErrLimit if the file is full, or is that of the file. The caller
-// holds s.sem and the exclusive lock.
+// write appends a record to the file and applies it to the contents in memory, which keep r.value.
+// If writing fails it truncates the file to its previous length. If the file would become too large
+// it changes nothing, and the error matches ErrLimit. Other errors are those of the file. The
+// caller holds s.sem and the exclusive lock.
 func (s *File) write(r record) error {
 	b := r.append(nil)
 	if s.offset+int64(len(b)) > int64(s.limits.TotalBytes) {
@@ -231,9 +238,10 @@ type scanner struct {
 	remaining int64 // bytes of the section that were not read yet
 }
 
-// next returns the next record, whose value belongs to the caller, and its encoded size. The error is
-// io.EOF if nothing, or only an incomplete record, remains. It matches ErrCorrupt for an invalid
-// record. Otherwise it is that of reading.
+// next returns the next record, whose value belongs to the caller, and the size of its encoding in
+// bytes. The error is io.EOF if no bytes, or only those of an incomplete record, remain in the
+// section. It matches ErrCorrupt if a checksum or the form of the record is wrong. Otherwise it is
+// that of reading.
 func (s *scanner) next() (r record, size int64, err error) {
 	if s.remaining < recordHeader {
 		return record{}, 0, io.EOF

@@ -26,7 +26,8 @@ const (
 // additions is how many times each process adds 1.
 const additions = 100
 
-// runRole does what role names on the store at path and returns the exit code.
+// runRole opens the store in the file at path, performs the role of a child process ("add", "half"
+// or "endless") on it, and returns the exit code of the process. It prints an error to stderr.
 func runRole(role, path string) int {
 	ctx := context.Background()
 	s, err := OpenFile(ctx, path, Limits{})
@@ -49,7 +50,8 @@ func runRole(role, path string) int {
 	return 0
 }
 
-// writeHalf takes the lock, writes half a record, prints "ready" and waits.
+// writeHalf locks the file of s, writes half a record, prints "ready" and blocks until stdin ends.
+// The record stays incomplete and the file locked.
 func writeHalf(s *File) error {
 	if ok, err := flock.Try(s.f, true); !ok || err != nil {
 		return fmt.Errorf("no lock: %w", err)
@@ -67,7 +69,8 @@ func waitForEOF() error {
 	return err
 }
 
-// writeEndless writes until it is killed. It prints "ready" after the first write.
+// writeEndless sets a key again and again until the process is killed, and prints "ready" after the
+// first time. It returns only if Set fails, with that error.
 func writeEndless(ctx context.Context, s *File) error {
 	for i := 0; ; i++ {
 		if err := s.Set(ctx, "key", bytes.Repeat([]byte{byte(i)}, 100_000)); err != nil {
@@ -98,7 +101,8 @@ func start(t *testing.T, role, path string) process {
 	return process{cmd, stdin, out}
 }
 
-// kill waits until the process has printed "ready", and kills it with SIGKILL.
+// kill waits until the process has printed a line, kills it with SIGKILL, and waits for its exit.
+// It fails the test unless the line is "ready".
 func (p process) kill(t *testing.T) {
 	t.Helper()
 	line := testwait.Finish(t, testwait.Start(func() string {

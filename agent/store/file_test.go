@@ -15,7 +15,8 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/internal/testutil/testwait"
 )
 
-// written creates a store with a few changes. It returns its path and its bytes.
+// written creates a file store in which key a is "2" and key b is empty, after three changes. It
+// closes the store and returns the path and the content of its file.
 func written(t *testing.T) (path string, content []byte) {
 	t.Helper()
 	path = filepath.Join(t.TempDir(), "store")
@@ -51,8 +52,27 @@ func TestFileIsPersistent(t *testing.T) {
 	wantValue(t, s, "b", "")
 }
 
-// If the last record is incomplete, all others are read, and the next write
-// replaces it.
+// TestFileWaitFindsDeletedKey tests that Wait returns for a key that was created and deleted while
+// it did not read the file, and not for a key that had been deleted before.
+func TestFileWaitFindsDeletedKey(t *testing.T) {
+	path, _ := written(t)
+	s, other := opened(t, path), opened(t, path)
+	_, err := other.Delete(t.Context(), "a")
+	require.NoError(t, err)
+	_, err = s.Get(t.Context(), "a")
+	require.ErrorIs(t, err, ErrNotFound)
+	waited := testwait.StartBlocked(t, "Wait", func() error { return s.Wait(t.Context(), "a", "b") })
+	s.sem <- struct{}{} // polls wait
+	require.NoError(t, other.Set(t.Context(), "a", nil))
+	_, err = other.Delete(t.Context(), "a")
+	require.NoError(t, err)
+	<-s.sem
+	require.NoError(t, testwait.Finish(t, waited))
+}
+
+// TestFileWithAnIncompleteRecord tests that a store opens a file whose last record is cut off at
+// any byte, has the values of the records before, and that its next write replaces the incomplete
+// record.
 func TestFileWithAnIncompleteRecord(t *testing.T) {
 	path, content := written(t)
 	last := len(content) - len(record{kind: recordSet, key: "a", value: []byte("2")}.append(nil))
@@ -65,7 +85,8 @@ func TestFileWithAnIncompleteRecord(t *testing.T) {
 	}
 }
 
-// A reader skips an incomplete record, and reads the one that replaces it later.
+// TestReadPastIncompleteRecord tests that an open store ignores an incomplete record that another
+// process has appended, and later reads the record that replaces it.
 func TestReadPastIncompleteRecord(t *testing.T) {
 	path, content := written(t)
 	s := opened(t, path)
@@ -86,7 +107,8 @@ func TestFileWithAnIncompleteHeader(t *testing.T) {
 	}
 }
 
-// A change of any byte is detected, and a damaged file is not modified.
+// TestDamagedFile tests, for each byte of the file, that OpenFile fails with ErrCorrupt if the byte
+// is changed, and leaves the file as it is.
 func TestDamagedFile(t *testing.T) {
 	path, content := written(t)
 	for i := range content {
@@ -138,8 +160,9 @@ func TestFileLimits(t *testing.T) {
 	require.ErrorIs(t, err, ErrLimit)
 }
 
-// While another process holds the lock, writers can be cancelled, and readers of
-// values that are known already do not block.
+// TestLockedFile tests that while another process holds the lock of the file, Get of a known value
+// does not block, and Set and OpenFile end with their context. Close ends blocked calls of Set with
+// ErrClosed.
 func TestLockedFile(t *testing.T) {
 	path, _ := written(t)
 	s := opened(t, path)

@@ -9,10 +9,12 @@ import (
 // so it works within a bubble of testing/synctest.
 type Memory struct{ table *table }
 
-// NewMemory returns an empty store within the limits l.
+// NewMemory returns an empty store within the limits l, in which zero fields stand for the
+// defaults.
 func NewMemory(l Limits) *Memory { return &Memory{newTable(l)} }
 
-// Set implements [Store].
+// Set sets the value of key to a copy of value. The error, an [*Error], matches ErrLimit if key,
+// value or the store would be too large.
 func (m *Memory) Set(ctx context.Context, key string, value []byte) error {
 	err := ctx.Err()
 	if err == nil {
@@ -21,10 +23,11 @@ func (m *Memory) Set(ctx context.Context, key string, value []byte) error {
 	return fail("set", key, err)
 }
 
-// cloneValue copies a value. The copy is never nil, which would stand for no value.
+// cloneValue returns a copy of value, which is empty and not nil if value is nil or empty.
 func cloneValue(value []byte) []byte { return append([]byte{}, value...) }
 
-// Get implements [Store].
+// Get returns a copy of the value of key. The error, an [*Error], matches ErrNotFound if there is
+// no such key; the value is then nil.
 func (m *Memory) Get(ctx context.Context, key string) ([]byte, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, fail("get", key, err)
@@ -33,7 +36,9 @@ func (m *Memory) Get(ctx context.Context, key string) ([]byte, error) {
 	return bytes.Clone(value), fail("get", key, err)
 }
 
-// Wait implements [Store].
+// Wait blocks until each of keys has existed at some time during the call. The error is an
+// [*Error]. It matches ErrClosed if the store is closed, the error of ctx if ctx ends, or ErrLimit
+// if there are too many keys or one is too long.
 func (m *Memory) Wait(ctx context.Context, keys ...string) error {
 	if err := m.table.limits.checkAll(keys); err != nil {
 		return fail("wait", firstKey(keys), err)
@@ -59,8 +64,8 @@ func (m *Memory) Wait(ctx context.Context, keys ...string) error {
 	return nil
 }
 
-// firstKey returns the key by which an error names a call with several keys: the first, or "" if
-// there is none.
+// firstKey returns the first of keys, or "" if there is none. It is the key that the error of a
+// call with several keys names.
 func firstKey(keys []string) string {
 	if len(keys) == 0 {
 		return ""
@@ -78,7 +83,10 @@ func (t *table) closedErr() error {
 	return nil
 }
 
-// Add implements [Store].
+// Add adds delta to the decimal number that key holds, where a missing key counts as 0, and returns
+// the sum. The error, an [*Error], matches ErrNotNumber if the value or the sum is not a 64-bit
+// number, and ErrLimit if a limit of the store would be exceeded. After an error the value is
+// unchanged and the sum is 0.
 func (m *Memory) Add(ctx context.Context, key string, delta int64) (int64, error) {
 	if err := ctx.Err(); err != nil {
 		return 0, fail("add", key, err)
@@ -87,7 +95,10 @@ func (m *Memory) Add(ctx context.Context, key string, delta int64) (int64, error
 	return n, fail("add", key, err)
 }
 
-// CompareAndSet implements [Store].
+// CompareAndSet sets key to a copy of desired if its value is expected, or if key does not exist
+// and expected is empty. It returns a copy of the value after the call. The error, an [*Error],
+// matches ErrNotFound if key does not exist and expected is not empty, or ErrLimit if key, desired
+// or the store would be too large; the value is then nil.
 func (m *Memory) CompareAndSet(ctx context.Context, key string, expected, desired []byte) ([]byte, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, fail("compare-and-set", key, err)
@@ -96,7 +107,8 @@ func (m *Memory) CompareAndSet(ctx context.Context, key string, expected, desire
 	return bytes.Clone(value), fail("compare-and-set", key, err)
 }
 
-// Delete implements [Store].
+// Delete removes key and reports whether it existed. After an error, an [*Error], the result is
+// false.
 func (m *Memory) Delete(ctx context.Context, key string) (bool, error) {
 	if err := ctx.Err(); err != nil {
 		return false, fail("delete", key, err)
@@ -105,7 +117,8 @@ func (m *Memory) Delete(ctx context.Context, key string) (bool, error) {
 	return existed, fail("delete", key, err)
 }
 
-// Watch implements [Store].
+// Watch returns a Watcher of the changes of key that are made after the call. ctx is used only to
+// reject a call whose context has ended. The caller closes the Watcher. The error is an [*Error].
 func (m *Memory) Watch(ctx context.Context, key string) (Watcher, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, fail("watch", key, err)
@@ -117,8 +130,8 @@ func (m *Memory) Watch(ctx context.Context, key string) (Watcher, error) {
 	return &watcher{subscription: s, key: key, unsubscribe: func() { m.table.unsubscribe(key, s) }}, nil
 }
 
-// Close closes the store for all of its users, whose calls then fail with [ErrClosed], and
-// returns nil.
+// Close closes the store for all of its users, removes its contents, and returns nil. Calls under
+// way, later calls and Watchers fail with [ErrClosed].
 func (m *Memory) Close() error {
 	m.table.close()
 	return nil

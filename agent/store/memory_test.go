@@ -18,12 +18,13 @@ func TestWaitEndsAtTheDeadline(t *testing.T) {
 		err := m.Wait(ctx, "key")
 		require.ErrorIs(t, err, ErrTimeout)
 		require.ErrorIs(t, err, context.DeadlineExceeded)
-		require.EqualError(t, err, `store: wait "key": timed out: context deadline exceeded`)
+		require.EqualError(t, err, `store: wait "key": context deadline exceeded`)
 		require.Equal(t, time.Minute, time.Since(begin))
 	})
 }
 
-// Cancelled waits and closed watchers leave nothing in the table.
+// TestCancelledWaitsAreRemoved tests that cancelled calls of Wait and closed Watchers leave no
+// entry in the table.
 func TestCancelledWaitsAreRemoved(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := NewMemory(Limits{})
@@ -74,8 +75,8 @@ func TestMemoryLimits(t *testing.T) {
 	require.Equal(t, len("acd")+7+8, m.table.bytes)
 }
 
-// Updates that a reader missed are merged into one, from the value that it read last
-// to the current one.
+// TestUpdatesMerge tests that receive returns several updates as one, with the old value of the
+// first and the new value of the last, and only once.
 func TestUpdatesMerge(t *testing.T) {
 	s := newSubscription()
 	s.push(update{old: []byte("0"), existed: true, now: []byte("1"), exists: true})

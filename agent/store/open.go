@@ -37,7 +37,8 @@ type Options struct {
 	Server ServerOptions
 }
 
-// Open opens the store that a URL refers to. The caller must close it.
+// Open opens the store that url refers to, and returns a handle on it. The caller must close the
+// handle.
 //
 //	tcp://host:port  rank 0 serves the store at this address until it closes the
 //	                 store; the other ranks connect to it
@@ -46,9 +47,9 @@ type Options struct {
 //	file://path      a file; path is used as it is, without unescaping
 //	mem://name       a store of Options.Spaces; closing its last handle deletes it
 //
-// With tcp:// and env:// Open retries until ctx ends while rank 0 does not serve yet, so ctx
-// should have a deadline. Every process that can connect to rank 0 can change the store. The
-// error, an [*Error], matches [ErrURL] if the URL, the rank or the environment is invalid.
+// With tcp:// and env:// Open retries until ctx ends while rank 0 does not serve yet, so ctx should
+// have a deadline. Every process that can connect to rank 0 can change the store. The error, an
+// [*Error], matches [ErrURL] if the URL, the rank or the environment is invalid.
 func Open(ctx context.Context, url string, o Options) (Store, error) {
 	s, err := open(ctx, url, o)
 	if err != nil {
@@ -57,7 +58,8 @@ func Open(ctx context.Context, url string, o Options) (Store, error) {
 	return s, nil
 }
 
-// open is Open, but its error need not be an [*Error].
+// open opens the store that url refers to, as Open does, but returns errors that need not be an
+// [*Error].
 func open(ctx context.Context, url string, o Options) (Store, error) {
 	if err := checkRank(o.Rank, o.WorldSize); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrURL, err)
@@ -100,9 +102,9 @@ func open(ctx context.Context, url string, o Options) (Store, error) {
 	return nil, fmt.Errorf("%w: %s:// is none of tcp, env, file and mem", ErrURL, scheme)
 }
 
-// openTCP serves a store if o.Rank is 0 and o.Join is not set: at addr, or at o.Listen if that is not
-// empty. Otherwise it connects to the store at addr. The error matches ErrURL if addr is invalid, or is
-// that of serving or connecting.
+// openTCP serves a store if o.Rank is 0 and o.Join is false: at the address o.Listen, or at addr if
+// o.Listen is empty. Closing the result then stops the server. Otherwise openTCP connects to the
+// store at addr. The error matches ErrURL if addr is invalid, or is that of serving or connecting.
 func openTCP(ctx context.Context, addr string, o Options) (Store, error) {
 	if err := checkAddr(addr); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrURL, err)
@@ -138,8 +140,9 @@ type space struct {
 	handles int
 }
 
-// open returns a handle on the store with that name, which it creates with the limits l if there is
-// none. Closing the last handle closes and removes the store.
+// open returns a handle on the store with that name. If there is none it creates one with the
+// limits l. Closing a handle ends the calls through it; closing the last one also closes and
+// removes the store.
 func (s *Spaces) open(name string, l Limits) Store {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -205,8 +208,8 @@ func FromEnviron() (Environ, error) {
 // environReader reads environment variables and keeps the first error.
 type environReader struct{ err error }
 
-// text returns the value of a variable that must be set. If the variable is not set or empty, text
-// returns "" and r.err is not nil.
+// text returns the value of the environment variable name. If the variable is not set or empty,
+// text returns "" and sets r.err, unless r.err is set already.
 func (r *environReader) text(name string) string {
 	s := os.Getenv(name)
 	if s == "" && r.err == nil {
@@ -215,8 +218,8 @@ func (r *environReader) text(name string) string {
 	return s
 }
 
-// number returns the value of a variable that must be a number. If it is not a number, r.err is not
-// nil.
+// number returns the value of the environment variable name as a number. If it is not a decimal
+// number, number returns a value without meaning and sets r.err, unless r.err is set already.
 func (r *environReader) number(name string) int {
 	s := r.text(name)
 	n, err := strconv.Atoi(s)
@@ -226,8 +229,8 @@ func (r *environReader) number(name string) int {
 	return n
 }
 
-// checkRank returns an error if rank is not a rank of a group of size workers. A
-// size of 0 stands for any size.
+// checkRank returns an error unless rank is a rank of a group of size workers, that is 0 or more
+// and less than size. A size of 0 stands for any size.
 func checkRank(rank, size int) error {
 	if rank < 0 || size < 0 || size > 0 && rank >= size {
 		return fmt.Errorf("rank %d in a world of %d", rank, size)

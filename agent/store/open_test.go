@@ -12,7 +12,8 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/internal/testutil/testwait"
 )
 
-// openAll opens a URL as both ranks of a group of two, rank 1 first.
+// openAll opens the store at url as both ranks of a group of two, where rank 1 begins first, and
+// returns both handles. The test closes them when it ends.
 func openAll(t *testing.T, url string, o Options) (rank0, rank1 Store) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), testwait.Limit)
@@ -55,7 +56,9 @@ func TestOpen(t *testing.T) {
 	require.Empty(t, spaces.stores)
 }
 
-// Rank 0 serves until it closes the store, and registers itself as the others do.
+// TestRankZeroServes tests that with a tcp:// URL rank 0 serves the store until it closes its
+// handle, that the counter of clients includes rank 0, and that a second rank 0 fails at the same
+// address.
 func TestRankZeroServes(t *testing.T) {
 	addr := freeport.Addr(t)
 	rank0, rank1 := openAll(t, "tcp://"+addr, Options{})

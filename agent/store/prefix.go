@@ -7,8 +7,8 @@ import (
 )
 
 // Prefix returns a handle on the part of s whose keys begin with prefix and a slash, the naming of
-// PyTorch's PrefixStore. The methods of the handle take keys without this beginning. Close ends the
-// calls and Watchers made through the handle and leaves s open.
+// PyTorch's PrefixStore. The methods of the handle take keys without this beginning. Closing the
+// handle ends the calls and Watchers made through the handle, and leaves s open.
 func Prefix(s Store, prefix string) Store {
 	return newView(s, prefix+"/", func() error { return nil })
 }
@@ -22,8 +22,9 @@ type view struct {
 	close  func() error
 }
 
-// newView returns a view of the keys of base that begin with prefix. Its first Close ends its
-// calls and calls release; every Close returns the result of release.
+// newView returns a view of the keys of base that begin with prefix. Its first Close ends the calls
+// and Watchers made through the view, calls release, and returns the result of release. Later calls
+// of Close return the same result without calling release.
 func newView(base Store, prefix string, release func() error) *view {
 	v := &view{base: base, prefix: prefix}
 	v.ctx, v.cancel = context.WithCancel(context.Background())
@@ -34,9 +35,10 @@ func newView(base Store, prefix string, release func() error) *view {
 	return v
 }
 
-// call runs f with a context that also ends when the view is closed. It returns the error of f as
-// an *Error with op and key, the key without the prefix; the cause is ErrClosed if the view was
-// closed.
+// call runs f with a context that ends with ctx or when the view is closed, and returns the error
+// of f as an *Error with op and key, a key without the prefix. If the view is closed before f runs,
+// f is not called and the error matches ErrClosed. If the view is closed by the time that f fails
+// with context.Canceled, the error matches ErrClosed instead.
 func (v *view) call(ctx context.Context, op, key string, f func(context.Context) error) error {
 	if v.ctx.Err() != nil {
 		return fail(op, key, ErrClosed)
@@ -52,7 +54,8 @@ func (v *view) call(ctx context.Context, op, key string, f func(context.Context)
 	return fail(op, key, err)
 }
 
-// Set implements Store, as the methods below do.
+// Set sets the value of the key prefix+key in the base store. Its error, and those of the other
+// methods, name key without the prefix, and match ErrClosed once the view is closed.
 func (v *view) Set(ctx context.Context, key string, value []byte) error {
 	return v.call(ctx, "set", key, func(ctx context.Context) error {
 		return v.base.Set(ctx, v.prefix+key, value)
@@ -124,7 +127,9 @@ type viewWatcher struct {
 	stop func() bool
 }
 
-// Next implements Watcher.
+// Next blocks until the watched key has changed, and returns the change, whose value belongs to the
+// caller. The error, an [*Error], matches ErrClosed once the Watcher, its view or the base store is
+// closed. Otherwise it is that of ctx or of the Watcher of the base store.
 func (w *viewWatcher) Next(ctx context.Context) (c Change, err error) {
 	err = w.view.call(ctx, "watch", w.key, func(ctx context.Context) (err error) {
 		c, err = w.base.Next(ctx)
@@ -133,7 +138,8 @@ func (w *viewWatcher) Next(ctx context.Context) (c Change, err error) {
 	return c, err
 }
 
-// Close implements Watcher.
+// Close closes the Watcher of the base store and returns the error with which that fails. Next then
+// fails with ErrClosed.
 func (w *viewWatcher) Close() error {
 	w.stop()
 	return w.base.Close()

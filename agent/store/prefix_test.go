@@ -29,7 +29,8 @@ func TestPrefixesAreSeparate(t *testing.T) {
 	require.ErrorIs(t, b.Set(ctx, "key", nil), ErrClosed)
 }
 
-// A call that its caller has cancelled returns that, and not ErrClosed.
+// TestPrefixReturnsCancellationOfTheCaller tests that a call through a Prefix with a cancelled
+// context fails with context.Canceled, and not with ErrClosed.
 func TestPrefixReturnsCancellationOfTheCaller(t *testing.T) {
 	m := NewMemory(Limits{})
 	defer m.Close()

@@ -59,7 +59,8 @@ type request struct {
 	charge *charge // the memory that a server has reserved for it
 }
 
-// append appends the encoding of r to dst and returns the extended slice.
+// append appends the encoding of r to dst and returns the extended slice, which holds copies of the
+// keys and values of r.
 func (r *request) append(dst []byte) []byte {
 	dst = append(dst, byte(r.op))
 	switch r.op {
@@ -84,7 +85,8 @@ func (r *request) append(dst []byte) []byte {
 	return dst
 }
 
-// appendText appends the encoding of a key or a value to dst and returns the extended slice.
+// appendText appends a key or a value to dst, with its length in 8 bytes before it, and returns the
+// extended slice.
 func appendText[T string | []byte](dst []byte, text T) []byte {
 	return append(binary.LittleEndian.AppendUint64(dst, uint64(len(text))), text...)
 }
@@ -97,14 +99,15 @@ type decoder struct {
 	reserve func(bytes int) error // called before memory is allocated
 }
 
-// newDecoder returns a decoder of the messages in r. Only l limits the memory that it allocates.
+// newDecoder returns a decoder of the messages in r, which it may read ahead of them. A key or
+// value that exceeds l is an error; nothing else limits the memory that it allocates.
 func newDecoder(r io.Reader, l Limits) *decoder {
 	return &decoder{r: bufio.NewReader(r), limits: l, reserve: func(int) error { return nil }}
 }
 
-// request reads one request, whose values belong to the caller. It returns io.EOF only if no byte
-// of it arrived. The error matches ErrProtocol, ErrDialect or ErrLimit, or is that of the
-// connection or of d.reserve.
+// request reads one request, whose keys and values belong to the caller. It returns io.EOF only if
+// the input ended before the first byte of a request. Otherwise the error matches ErrProtocol,
+// ErrDialect (a client of PyTorch 2) or ErrLimit, or is that of the connection or of d.reserve.
 func (d *decoder) request() (*request, error) {
 	op, err := d.r.ReadByte()
 	if err != nil {
@@ -117,7 +120,10 @@ func (d *decoder) request() (*request, error) {
 	return r, nil
 }
 
-// arguments reads the arguments of a request with the opcode r.op into the other fields of r.
+// arguments reads the arguments of a request with the opcode r.op into the other fields of r. The
+// error matches ErrProtocol, ErrDialect (a client of PyTorch 2) or ErrLimit, is io.EOF or
+// io.ErrUnexpectedEOF if the input ended, or is that of the connection or of d.reserve. Fields of r
+// may then be set in part.
 func (d *decoder) arguments(r *request) (err error) {
 	switch r.op {
 	case opCount:
@@ -162,7 +168,8 @@ func unexpectedEOF(err error) error {
 	return err
 }
 
-// number reads a number of 8 bytes.
+// number reads a number of 8 bytes, little endian. The error is that of reading: io.EOF if the
+// input ended before the number, and io.ErrUnexpectedEOF if it ended within the number.
 func (d *decoder) number() (int64, error) {
 	var b [8]byte
 	if _, err := io.ReadFull(d.r, b[:]); err != nil {
@@ -171,8 +178,9 @@ func (d *decoder) number() (int64, error) {
 	return int64(binary.LittleEndian.Uint64(b[:])), nil
 }
 
-// length reads the number of keys or bytes that follow. The error matches ErrLimit if the number
-// exceeds limit; what names the things counted in that error. Otherwise it is that of the connection.
+// length reads the number of keys or bytes that follow, in 8 bytes. The error matches ErrLimit if
+// the number exceeds limit; its text calls the things counted by the string what. Otherwise the
+// error is that of number.
 func (d *decoder) length(what string, limit int) (int, error) {
 	n, err := d.number()
 	if err != nil {
@@ -184,21 +192,24 @@ func (d *decoder) length(what string, limit int) (int, error) {
 	return int(n), nil
 }
 
-// key reads a key, with its userPrefix.
+// key reads a key, as it is on the wire, with its userPrefix. The error matches ErrLimit if the key
+// is too long, or is that of the connection or of d.reserve.
 func (d *decoder) key() (string, error) {
 	b, err := d.text("bytes of a key", d.limits.KeyBytes+len(userPrefix))
 	return string(b), err
 }
 
-// value reads a value, which belongs to the caller.
+// value reads a value, which belongs to the caller and is not nil. The error matches ErrLimit if
+// the value is too long, or is that of the connection or of d.reserve; the value is then nil.
 func (d *decoder) value() ([]byte, error) { return d.text("bytes of a value", d.limits.ValueBytes) }
 
 // allocChunk bounds the memory that is allocated before its bytes have arrived.
 const allocChunk = 64 << 10
 
-// text reads a length and as many bytes, which belong to the caller. The error matches ErrLimit if the
-// length exceeds limit; what names the bytes in that error. Otherwise it is that of the connection or
-// of d.reserve.
+// text reads a length and then that number of bytes, which belong to the caller. It calls d.reserve
+// for each allocChunk of bytes before it reads them. The error matches ErrLimit if the length
+// exceeds limit; its text calls the bytes by the string what. Otherwise the error is that of the
+// connection or of d.reserve.
 func (d *decoder) text(what string, limit int) ([]byte, error) {
 	remaining, err := d.length(what, limit)
 	if err != nil {
@@ -223,7 +234,9 @@ func (d *decoder) text(what string, limit int) ([]byte, error) {
 // keyOverhead is the approximate memory of a key in addition to its bytes.
 const keyOverhead = 32
 
-// keys reads a list of keys, each with its userPrefix.
+// keys reads a list of keys, each with its userPrefix. It returns nil for an empty list. The error
+// matches ErrLimit if there are too many keys or one is too long, or is that of the connection or
+// of d.reserve.
 func (d *decoder) keys() ([]string, error) {
 	n, err := d.length("keys", d.limits.MaxKeys)
 	if err != nil {

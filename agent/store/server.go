@@ -36,7 +36,8 @@ type ServerOptions struct {
 	Logger *slog.Logger
 }
 
-// orDefaults returns o with defaults for the fields that are 0.
+// orDefaults returns o with defaults for the fields that are 0, except those of o.Limits. A nil
+// Logger is replaced by one that discards its messages.
 func (o ServerOptions) orDefaults() ServerOptions {
 	o.MaxConns = cmp.Or(o.MaxConns, 4096)
 	o.RequestBytes = cmp.Or(o.RequestBytes, 64<<20)
@@ -68,9 +69,9 @@ type Server struct {
 // keepAlive detects within about a minute that a peer's machine is unreachable.
 var keepAlive = net.KeepAliveConfig{Enable: true, Idle: 30 * time.Second, Interval: 10 * time.Second, Count: 3}
 
-// Serve starts a server with an empty store on addr (host:port); port 0 picks a free one. The caller
-// must close the server. ctx bounds the call, not the life of the server. The error, an [*Error], wraps
-// that of listening.
+// Serve starts a server with an empty store that listens on addr (host:port); port 0 picks a free
+// one. ctx bounds the call, not the life of the server. The caller must close the server. The
+// error, an [*Error], wraps that of listening.
 func Serve(ctx context.Context, addr string, o ServerOptions) (*Server, error) {
 	config := net.ListenConfig{KeepAliveConfig: keepAlive}
 	l, err := config.Listen(ctx, "tcp", addr)
@@ -93,14 +94,16 @@ func Serve(ctx context.Context, addr string, o ServerOptions) (*Server, error) {
 // Addr returns the address (host:port) at which the server listens.
 func (s *Server) Addr() string { return s.listener.Addr().String() }
 
-// Store returns a handle on the served store that does not use the network. Closing the handle
-// leaves the server open; closing the server ends the handle's calls with [ErrClosed].
+// Store returns a handle on the served store that does not use the network. It sees the same keys
+// as a [Client]. Closing the handle ends only the calls made through it. Closing the server makes
+// the handle's calls fail with [ErrClosed].
 func (s *Server) Store() Store {
 	return newView(s.local, userPrefix, func() error { return nil })
 }
 
-// Close closes the listener, all connections and handles, and returns nil once all goroutines of
-// the server have ended. Only the first Close has an effect.
+// Close closes the listener, all connections and the store, so that calls of its handles fail with
+// [ErrClosed]. It waits until all goroutines of the server have ended, and returns nil. Only the
+// first Close has an effect.
 func (s *Server) Close() error {
 	s.closing.Do(func() {
 		close(s.done)
@@ -121,7 +124,8 @@ func (s *Server) Close() error {
 // descriptors, before the next attempt.
 const acceptBackoff = 50 * time.Millisecond
 
-// accept admits connections until the listener is closed.
+// accept passes each new connection to admit, and returns once the listener is closed. After any
+// other failure to accept it logs the error and pauses for acceptBackoff.
 func (s *Server) accept() {
 	for {
 		conn, err := s.listener.Accept()
@@ -137,7 +141,8 @@ func (s *Server) accept() {
 	}
 }
 
-// pause waits for d and returns true, or returns false as soon as done is closed.
+// pause blocks for the duration d and returns true, or returns false as soon as the channel done is
+// closed.
 func pause(done <-chan struct{}, d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()
@@ -149,9 +154,10 @@ func pause(done <-chan struct{}, d time.Duration) bool {
 	}
 }
 
-// admit starts a session for a new connection, which it owns. If there are ServerOptions.MaxConns
-// sessions, it first closes the oldest session that has never sent a request. If all have sent one, or
-// the server is closed, it closes the new connection instead.
+// admit owns conn, a new connection, and starts a goroutine that serves it. If there are
+// ServerOptions.MaxConns connections already, it first closes the oldest one that has never sent a
+// request. If all have sent one, or the server is closed, it logs a warning and closes conn
+// instead.
 func (s *Server) admit(conn net.Conn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -211,8 +217,10 @@ type charge struct {
 	charged  int64 // the part of reserved that counts against the quota
 }
 
-// reserve adds n bytes to the charge. If the quota is exhausted it charges nothing more and
-// returns an error that matches ErrLimit; the request must then fail, and its charge be released.
+// reserve adds n bytes to the memory reserved for a request. Bytes beyond the first unchargedBytes
+// are charged to the server's quota. If the quota would be exceeded, reserve charges nothing more
+// and returns an error that matches ErrLimit; the request must then fail, and its charge be
+// released.
 func (c *charge) reserve(n int) error {
 	c.reserved += n
 	more := int64(c.reserved-unchargedBytes) - c.charged
@@ -227,6 +235,6 @@ func (c *charge) reserve(n int) error {
 	return nil
 }
 
-// release gives the charge back to the quota. It must be called once, after the request was served or
-// has failed.
+// release returns the charged bytes to the server's quota. It must be called once, after the
+// request was served or has failed.
 func (c *charge) release() { c.quota.used.Add(-c.charged) }

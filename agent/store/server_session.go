@@ -35,8 +35,8 @@ type session struct {
 const maxWatched = 1024
 
 // run serves the connection until it ends, closes it, and returns once the goroutines of the
-// session have ended and its subscriptions are removed. It logs an error that ended the
-// connection.
+// session have ended and its subscriptions are removed. It logs the error with which reading or
+// handling a request failed, unless that is io.EOF or matches net.ErrClosed.
 func (s *session) run() {
 	var others sync.WaitGroup
 	others.Go(s.read)
@@ -63,8 +63,9 @@ func (s *session) run() {
 	}
 }
 
-// read reads requests and sends them to s.requests, one ahead of the one that is being served,
-// until the connection or the session ends. Then it sets readErr and closes s.requests.
+// read reads requests from the connection and sends them to s.requests, until the connection or the
+// session ends. It reads one request while the one before is being served. When it ends it sets
+// s.readErr to the reason and closes s.requests. It runs on a goroutine of its own.
 func (s *session) read() {
 	defer close(s.requests)
 	buffered := bufio.NewReader(s.conn)
@@ -84,9 +85,11 @@ func (s *session) read() {
 	}
 }
 
-// next reads one request. It waits without limit for the first byte, and at most
-// ServerOptions.Stall for the remaining ones. The charge of the request, which the caller must
-// release, is in r.charge. The error is that of decoder.request.
+// next reads one request from buffered, which reads from the connection. It waits without limit for
+// the first byte, and at most ServerOptions.Stall for the remaining ones. The charge of the
+// request, which the caller must release, is in its field charge. The error matches ErrProtocol,
+// ErrDialect (a client of PyTorch 2) or ErrLimit, or is that of the connection; io.EOF means that
+// the peer disconnected between requests.
 func (s *session) next(buffered *bufio.Reader) (*request, error) {
 	if err := s.conn.SetReadDeadline(time.Time{}); err != nil {
 		return nil, err
@@ -109,8 +112,9 @@ func (s *session) next(buffered *bufio.Reader) (*request, error) {
 	return r, nil
 }
 
-// handle executes r and writes the reply. The error is that of the operation or of the connection. The
-// protocol has no error replies: after an error the caller must close the connection.
+// handle executes r and writes the reply; a set request has none. A wait request blocks until its
+// keys exist. The error is that of the operation or of the connection. The protocol has no error
+// replies: after an error the caller must close the connection.
 func (s *session) handle(r *request) error {
 	switch r.op {
 	case opSet:
@@ -148,9 +152,9 @@ func (s *session) handle(r *request) error {
 	}
 }
 
-// wait returns nil once each of keys has existed. The error is ErrClosed if the server is closed,
-// that of the connection when the peer disconnects, or matches ErrProtocol if the peer sends
-// another request.
+// wait blocks until each of keys has existed at some time, and returns nil. The error is ErrClosed
+// if the server is closed, that of the connection if the peer disconnects, or matches ErrProtocol
+// if the peer sends another request.
 func (s *session) wait(keys []string) error {
 	for _, k := range keys {
 		w, err := s.table.addWaiter(k)
@@ -179,14 +183,15 @@ func (s *session) wait(keys []string) error {
 	return nil
 }
 
-// replyNumber writes n to the peer as one reply and returns the error of that. If err is not nil it
-// writes nothing and returns err.
+// replyNumber writes n, encoded in 8 bytes, to the peer as one reply. If err is not nil it writes
+// nothing and returns err. Otherwise it returns the error of writing.
 func (s *session) replyNumber(err error, n int64) error {
 	return s.reply(err, binary.LittleEndian.AppendUint64(nil, uint64(n)))
 }
 
-// reply writes parts to the peer as one reply and returns the error of that. If err is not nil it
-// writes nothing and returns err. The caller must not hold s.writing.
+// reply writes parts, one after the other, to the peer as one reply. If err is not nil it writes
+// nothing and returns err. Otherwise it returns the error of writing. The caller must not hold
+// s.writing.
 func (s *session) reply(err error, parts ...[]byte) error {
 	if err != nil {
 		return err
@@ -196,9 +201,9 @@ func (s *session) reply(err error, parts ...[]byte) error {
 	return s.write(parts...)
 }
 
-// write sends parts to the peer within ServerOptions.Stall, and returns the error of the
-// connection. The caller holds s.writing. Values are sent from the table's memory: copies would
-// add up if many peers did not read.
+// write sends parts, one after the other, to the peer within ServerOptions.Stall, and returns the
+// error of the connection. The caller holds s.writing. Values are sent from the table's memory
+// without a copy: copies would add up if many peers did not read.
 func (s *session) write(parts ...[]byte) error {
 	if err := s.conn.SetWriteDeadline(time.Now().Add(s.server.options.Stall)); err != nil {
 		return err
@@ -208,14 +213,16 @@ func (s *session) write(parts ...[]byte) error {
 	return err
 }
 
-// size returns the length of a value as it is encoded before the value.
+// size returns the length of value in 8 bytes, little endian, as it precedes the value in a
+// message.
 func size(value []byte) []byte {
 	return binary.LittleEndian.AppendUint64(nil, uint64(len(value)))
 }
 
-// watch subscribes to key, unless the peer watches it already, and then confirms the request. Updates
-// are sent after the confirmation. The error matches ErrLimit if the peer watches too many keys, is
-// ErrClosed if the server is closed, or is that of the connection.
+// watch subscribes to key, unless the peer watches it already, and then sends the confirmation to
+// the peer. Updates of a new subscription are sent after the confirmation. The error matches
+// ErrLimit if the peer watches maxWatched other keys already, is ErrClosed if the server is closed,
+// or is that of the connection. The caller must not hold s.writing.
 func (s *session) watch(key string) error {
 	s.writing.Lock()
 	defer s.writing.Unlock()
@@ -232,8 +239,9 @@ func (s *session) watch(key string) error {
 	return s.write([]byte{replyWatching})
 }
 
-// sendUpdates sends the updates of watched keys to the peer until the session ends. After an
-// error it closes the connection. It runs on a goroutine of its own.
+// sendUpdates sends the updates of watched keys to the peer as they come, and returns when the
+// session ends. After an error it closes the connection and returns. It runs on a goroutine of its
+// own.
 func (s *session) sendUpdates() {
 	for {
 		select {
@@ -248,7 +256,9 @@ func (s *session) sendUpdates() {
 	}
 }
 
-// flushUpdates sends the updates that wait. The error is ErrClosed or that of the connection.
+// flushUpdates sends to the peer the pending update of each watched key that has one. It skips a
+// key that was created and deleted since the last update. The error is ErrClosed if the server is
+// closed, or that of the connection. It holds s.writing while it sends.
 func (s *session) flushUpdates() error {
 	s.writing.Lock()
 	defer s.writing.Unlock()

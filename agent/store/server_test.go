@@ -18,7 +18,8 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/internal/testutil/testwait"
 )
 
-// serving starts a server. It also returns what the server logs.
+// serving starts a server with the options o and a logger of its own, and returns the server and
+// the lines that it logs. The server is closed when the test ends.
 func serving(t *testing.T, o ServerOptions) (*Server, *loglines.Lines) {
 	t.Helper()
 	log := &loglines.Lines{}
@@ -29,7 +30,8 @@ func serving(t *testing.T, o ServerOptions) (*Server, *loglines.Lines) {
 	return s, log
 }
 
-// raw opens a plain TCP connection to the server.
+// raw opens a plain TCP connection to the server, with a deadline, and returns it. The connection
+// is closed when the test ends.
 func raw(t *testing.T, s *Server) net.Conn {
 	t.Helper()
 	c, err := net.Dial("tcp", s.Addr())
@@ -56,7 +58,8 @@ func send(t *testing.T, c net.Conn, parts ...any) {
 	require.NoError(t, err)
 }
 
-// wantClosed fails the test unless the server closes the connection without a reply.
+// wantClosed reads from c until the server closes or resets the connection, and fails the test if
+// the server sends a byte before.
 func wantClosed(t *testing.T, c net.Conn) {
 	t.Helper()
 	remaining, err := io.ReadAll(c)
@@ -66,7 +69,7 @@ func wantClosed(t *testing.T, c net.Conn) {
 	require.Empty(t, remaining)
 }
 
-// wantWorking fails the test unless the server serves a new client.
+// wantWorking fails the test unless a new client of the server can set a key and get its value.
 func wantWorking(t *testing.T, s *Server) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), testwait.Limit)
@@ -80,7 +83,8 @@ func wantWorking(t *testing.T, s *Server) {
 	require.Equal(t, "is good", string(value))
 }
 
-// waitUntil polls done until it returns true.
+// waitUntil calls done repeatedly until it returns true. It fails the test if that takes longer
+// than testwait.Limit.
 func waitUntil(t *testing.T, done func() bool) {
 	t.Helper()
 	begin := time.Now()
@@ -138,7 +142,8 @@ func TestTooManyWatched(t *testing.T) {
 	})
 }
 
-// Connections that send no request are closed when new ones need their slots.
+// TestIdleConnectionsAreEvicted tests that a server at its limit of connections closes the oldest
+// connection that has sent no request for each new one, but not that of a client that has sent one.
 func TestIdleConnectionsAreEvicted(t *testing.T) {
 	s, _ := serving(t, ServerOptions{MaxConns: 4})
 	c, err := Dial(t.Context(), s.Addr(), ClientOptions{})
@@ -178,7 +183,8 @@ func TestStalledRequest(t *testing.T) {
 	wantWorking(t, s)
 }
 
-// A peer that does not read its updates is disconnected.
+// TestPeerThatDoesNotRead tests that a server disconnects a peer that watches a key and does not
+// read the updates, and goes on serving others.
 func TestPeerThatDoesNotRead(t *testing.T) {
 	s, _ := serving(t, ServerOptions{Stall: stall})
 	c := raw(t, s)

@@ -24,6 +24,8 @@ import (
 	"math"
 	"net"
 	"strconv"
+
+	"github.com/tensorpipe-go/tensorpipe/agent/internal/ctxerr"
 )
 
 // Store is a table of values by key. The package agent/store/storetest tests that an
@@ -90,8 +92,9 @@ type Change struct {
 	Exists bool
 }
 
-// Await blocks until key exists, and returns its value, which belongs to the caller. The error is
-// that of the store or of ctx.
+// Await blocks until key exists in s, and returns the value, which belongs to the caller. If key is
+// deleted before it was read, Await waits again. The error is that of s, which matches that of ctx
+// if ctx ends.
 func Await(ctx context.Context, s Store, key string) ([]byte, error) {
 	for {
 		if err := s.Wait(ctx, key); err != nil {
@@ -112,7 +115,7 @@ var (
 
 	// ErrTimeout: the deadline of the call's context has passed. Such an error
 	// matches context.DeadlineExceeded too.
-	ErrTimeout = errors.New("timed out")
+	ErrTimeout = ctxerr.ErrTimeout
 
 	// ErrNotFound: there is no such key.
 	ErrNotFound = errors.New("no such key")
@@ -155,19 +158,12 @@ func (e *Error) Error() string {
 	return "store: " + e.Op + " " + strconv.Quote(e.Key) + ": " + e.Err.Error()
 }
 
-// Unwrap returns the cause.
+// Unwrap returns the cause of the failure, which is the field Err.
 func (e *Error) Unwrap() error { return e.Err }
 
-// contextError returns err, in a form that also matches ErrTimeout if err is context.DeadlineExceeded.
-func contextError(err error) error {
-	if err == context.DeadlineExceeded {
-		return fmt.Errorf("%w: %w", ErrTimeout, err)
-	}
-	return err
-}
-
-// fail returns an [*Error] with op, key and the cause err. If err itself is an [*Error], the result has
-// the cause of err instead. fail returns nil if err is nil.
+// fail returns an [*Error] with op, key and the cause err, or nil if err is nil. If err itself is
+// an [*Error], the result has the cause of err instead. If the cause is context.DeadlineExceeded,
+// the result also matches ErrTimeout.
 func fail(op, key string, err error) error {
 	if err == nil {
 		return nil
@@ -175,7 +171,7 @@ func fail(op, key string, err error) error {
 	if inner, ok := err.(*Error); ok {
 		err = inner.Err
 	}
-	return &Error{Op: op, Key: key, Err: contextError(err)}
+	return &Error{Op: op, Key: key, Err: ctxerr.Wrap(err)}
 }
 
 // Limits bounds what a store holds. A zero field stands for its default.
@@ -186,7 +182,7 @@ type Limits struct {
 	TotalBytes int // bytes of all keys and values; default 256 MiB; in a file, of all changes
 }
 
-// orDefaults returns l with defaults for the fields that are 0.
+// orDefaults returns a copy of l in which the fields that are 0 have their default values.
 func (l Limits) orDefaults() Limits {
 	return Limits{
 		KeyBytes:   cmp.Or(l.KeyBytes, 8<<10),
@@ -196,7 +192,8 @@ func (l Limits) orDefaults() Limits {
 	}
 }
 
-// check returns an error that matches ErrLimit if key or one of values is too large.
+// check returns an error that matches ErrLimit if key or one of values is too long, and nil
+// otherwise.
 func (l Limits) check(key string, values ...[]byte) error {
 	if len(key) > l.KeyBytes {
 		return fmt.Errorf("%w: a key of %d bytes, but at most %d are allowed", ErrLimit, len(key), l.KeyBytes)
@@ -209,8 +206,8 @@ func (l Limits) check(key string, values ...[]byte) error {
 	return nil
 }
 
-// checkAll returns an error that matches ErrLimit if there are too many keys for one call, or one of
-// them is too large.
+// checkAll returns an error that matches ErrLimit if there are too many keys for one call, or one
+// of them is too long. Otherwise it returns nil.
 func (l Limits) checkAll(keys []string) error {
 	if len(keys) > l.MaxKeys {
 		return fmt.Errorf("%w: %d keys in one call, but at most %d are allowed", ErrLimit, len(keys), l.MaxKeys)
@@ -223,8 +220,9 @@ func (l Limits) checkAll(keys []string) error {
 	return nil
 }
 
-// sum returns the sum of delta and the number that value holds as decimal text, or delta if exists is
-// false. The error matches ErrNotNumber if value is not a number or the sum overflows.
+// sum returns the sum of delta and the number that value holds as decimal text, or delta if exists
+// is false. The error matches ErrNotNumber if value is not a 64-bit number or the sum overflows;
+// the result is then 0.
 func sum(value []byte, exists bool, delta int64) (int64, error) {
 	if !exists {
 		return delta, nil

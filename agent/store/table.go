@@ -28,7 +28,7 @@ type keyWaiters struct {
 	waiting int // number of calls
 }
 
-// newTable returns an empty table within the limits l.
+// newTable returns an empty table within the limits l, in which zero fields stand for the defaults.
 func newTable(l Limits) *table {
 	return &table{
 		limits:        l.orDefaults(),
@@ -38,8 +38,9 @@ func newTable(l Limits) *table {
 	}
 }
 
-// set stores value, which must not be modified afterwards. The error is ErrClosed or matches
-// ErrLimit.
+// set sets key to value, wakes calls that wait for key and notifies its subscriptions. It keeps
+// value, which must not be modified afterwards. The error is ErrClosed or matches ErrLimit; the
+// table is then unchanged.
 func (t *table) set(key string, value []byte) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -49,7 +50,8 @@ func (t *table) set(key string, value []byte) error {
 	return t.put(key, value)
 }
 
-// get returns the value of key, which must not be modified. The error is ErrNotFound or ErrClosed.
+// get returns the value of key, which shares the table's memory and must not be modified. The error
+// is ErrNotFound or ErrClosed.
 func (t *table) get(key string) ([]byte, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -63,7 +65,7 @@ func (t *table) get(key string) ([]byte, error) {
 	return value, nil
 }
 
-// exists reports whether all keys exist. The error is ErrClosed.
+// exists reports whether all of keys exist. If the table is closed it returns false and ErrClosed.
 func (t *table) exists(keys []string) (bool, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -78,15 +80,16 @@ func (t *table) exists(keys []string) (bool, error) {
 	return true, nil
 }
 
-// count returns the number of keys.
+// count returns the number of keys in the table, which is 0 once the table is closed.
 func (t *table) count() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return len(t.values)
 }
 
-// add adds delta to the number that key holds and returns the sum. The error is ErrClosed, or matches
-// ErrNotNumber or ErrLimit; the table is then unchanged.
+// add adds delta to the decimal number that key holds, where a missing key counts as 0, and returns
+// the sum. The error is ErrClosed, or matches ErrNotNumber or ErrLimit; the table is then
+// unchanged.
 func (t *table) add(key string, delta int64) (int64, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -105,9 +108,9 @@ func (t *table) add(key string, delta int64) (int64, error) {
 }
 
 // compareAndSet stores desired if the value of key is expected, or if key does not exist and
-// expected is empty. It returns the value afterwards. desired, once stored, and the result must
-// not be modified. The error is ErrNotFound if key does not exist and expected is not empty,
-// ErrClosed, or matches ErrLimit.
+// expected is empty. It returns the value that key then has: desired itself if it was stored, which
+// the table keeps, or else the table's present value. Neither may be modified. The error is
+// ErrNotFound if key does not exist and expected is not empty, ErrClosed, or matches ErrLimit.
 func (t *table) compareAndSet(key string, expected, desired []byte) ([]byte, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -138,7 +141,8 @@ func shouldSwap(value []byte, exists bool, expected []byte) (bool, error) {
 	return string(value) == string(expected), nil
 }
 
-// remove removes key and reports whether it existed. The error is ErrClosed.
+// remove removes key, notifies its subscriptions, and reports whether key existed. If the table is
+// closed it returns false and ErrClosed.
 func (t *table) remove(key string) (bool, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -155,9 +159,9 @@ func (t *table) remove(key string) (bool, error) {
 	return true, nil
 }
 
-// put stores value under key, wakes the calls that wait for key and notifies its subscriptions.
-// The error matches ErrLimit if the value or the store would be too large. value must not be
-// modified afterwards. The caller holds t.mu.
+// put stores value under key, wakes the calls that wait for key and notifies its subscriptions. It
+// keeps value, which must not be modified afterwards. The error matches ErrLimit if the key, the
+// value or the store would be too large; the table is then unchanged. The caller holds t.mu.
 func (t *table) put(key string, value []byte) error {
 	if err := t.limits.check(key, value); err != nil {
 		return err
@@ -179,15 +183,16 @@ func (t *table) put(key string, value []byte) error {
 	return nil
 }
 
-// notify passes u to the subscriptions of key. The caller holds t.mu.
+// notify passes u to each subscription of key, without blocking. The caller holds t.mu.
 func (t *table) notify(key string, u update) {
 	for s := range t.subscriptions[key] {
 		s.push(u)
 	}
 }
 
-// addWaiter registers a call that waits for key. It returns nil, nil if key exists. Otherwise the
-// caller must wait for the channel in the result, and then call removeWaiter. The error is ErrClosed.
+// addWaiter registers a call that waits for key. If key exists it returns nil and nil. Otherwise
+// the channel created of the result is closed once key is created or the table is closed, and the
+// caller must call removeWaiter when it stops waiting. The error is ErrClosed.
 func (t *table) addWaiter(key string) (*keyWaiters, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -206,8 +211,8 @@ func (t *table) addWaiter(key string) (*keyWaiters, error) {
 	return w, nil
 }
 
-// removeWaiter reverts one call of addWaiter that returned w. If no other call waits for key, it
-// removes w from the table.
+// removeWaiter ends the registration of one call of addWaiter for key that returned w. If no other
+// call waits on w, it removes w from the table.
 func (t *table) removeWaiter(key string, w *keyWaiters) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -217,7 +222,8 @@ func (t *table) removeWaiter(key string, w *keyWaiters) {
 	}
 }
 
-// subscribe adds s to the subscriptions of key, until unsubscribe. The error is ErrClosed.
+// subscribe adds s to the subscriptions of key, which the table keeps until unsubscribe or close is
+// called. The error is ErrClosed; s is then not added.
 func (t *table) subscribe(key string, s *subscription) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -231,7 +237,7 @@ func (t *table) subscribe(key string, s *subscription) error {
 	return nil
 }
 
-// unsubscribe removes s from the subscriptions of key.
+// unsubscribe removes s from the subscriptions of key. It does nothing if s is not one of them.
 func (t *table) unsubscribe(key string, s *subscription) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -241,8 +247,9 @@ func (t *table) unsubscribe(key string, s *subscription) {
 	}
 }
 
-// close removes all keys, wakes all waiting calls and ends all subscriptions with ErrClosed.
-// Later calls fail with ErrClosed.
+// close removes all keys, wakes all waiting calls, and ends all subscriptions with ErrClosed. Later
+// calls of set, get, exists, add, compareAndSet, remove, addWaiter and subscribe fail with
+// ErrClosed. close may be called again.
 func (t *table) close() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -278,10 +285,13 @@ type subscription struct {
 	err     error // set once the subscription has ended
 }
 
-// newSubscription returns a subscription with a ready channel of its own.
+// newSubscription returns a subscription without updates, with a ready channel of its own. It does
+// not add the subscription to a table.
 func newSubscription() *subscription { return &subscription{ready: make(chan struct{}, 1)} }
 
-// push makes u the update that waits, merged with an earlier one that still waits, and signals ready.
+// push makes u the pending update of the subscription and signals the channel ready. If an earlier
+// update is still pending, u replaces it but takes over its old value, so that the result describes
+// both changes. push keeps the values of u.
 func (s *subscription) push(u update) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -292,7 +302,8 @@ func (s *subscription) push(u update) {
 	s.signal()
 }
 
-// end makes receive fail with err, or with the error of the first call of end, and signals ready.
+// end makes later calls of receive fail with err, and signals the channel ready. If end was called
+// before, the error of the first call stays.
 func (s *subscription) end(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -302,7 +313,7 @@ func (s *subscription) end(err error) {
 	s.signal()
 }
 
-// signal puts an element into ready if there is none.
+// signal puts an element into the channel ready, unless the channel is full. It does not block.
 func (s *subscription) signal() {
 	select {
 	case s.ready <- struct{}{}:
@@ -310,8 +321,9 @@ func (s *subscription) signal() {
 	}
 }
 
-// receive removes and returns the update that waits; ok reports whether there is one. It does not
-// block. After end it returns the error with which the subscription ended.
+// receive removes and returns the pending update, whose values must not be modified. ok is false if
+// there is none. receive does not block. Once end has been called it returns the error with which
+// the subscription ended, and no update.
 func (s *subscription) receive() (u update, ok bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -330,7 +342,10 @@ type watcher struct {
 	unsubscribe func() // called by each Close
 }
 
-// Next implements Watcher.
+// Next blocks until the watched key has changed since the last Next, or since Watch, and returns
+// the latest change. The value is a copy. The error, an [*Error], matches ErrClosed once the
+// Watcher or its store is closed, the error of ctx, or the reason for which the connection to the
+// server ended. Calls must not be concurrent.
 func (w *watcher) Next(ctx context.Context) (Change, error) {
 	for {
 		if err := ctx.Err(); err != nil {
@@ -350,7 +365,8 @@ func (w *watcher) Next(ctx context.Context) (Change, error) {
 	}
 }
 
-// Close implements Watcher.
+// Close removes the subscription, makes Next fail with ErrClosed, also a call under way, and
+// returns nil.
 func (w *watcher) Close() error {
 	w.unsubscribe()
 	w.end(ErrClosed)

@@ -83,7 +83,9 @@ func skipOrFail(t *testing.T, why any) {
 // imports PyTorch, which may have to be read from a disk.
 const slow = 4 * testwait.Limit
 
-// next decodes the next line of standard output into v.
+// next reads the next line that the PyTorch process prints, and decodes it as JSON into the
+// variable that v points to. If the line reports that PyTorch is missing, next skips or fails the
+// test.
 func (p *peer) next(t *testing.T, v any) {
 	t.Helper()
 	line := testwait.FinishWithin(t, slow, testwait.Start(func() string {
@@ -101,8 +103,9 @@ func (p *peer) next(t *testing.T, v any) {
 	require.NoError(t, json.Unmarshal([]byte(line), v), line)
 }
 
-// A Client keeps the contract of Store with a server of PyTorch, except for that
-// server's known faults.
+// TestClientOfPyTorch runs the conformance tests on clients of a TCPStore that PyTorch serves,
+// except for the tests of that server's known faults. It also tests that the key of PyTorch's
+// counter of clients does not collide with a user's key.
 func TestClientOfPyTorch(t *testing.T) {
 	short.Skip(t, "starts PyTorch")
 	var served struct{ Port int }
@@ -155,9 +158,8 @@ func TestServerOfPyTorch(t *testing.T) {
 	require.Equal(t, "prefixed", string(value))
 }
 
-// Two workers of PyTorch find each other through a Server, as they do through the
-// store of torchrun: by the rendezvous of Gloo and of RPC, and by the barriers of
-// RPC's shutdown.
+// TestGroupOfPyTorch tests that two workers of PyTorch find each other through a Server with the
+// settings of torchrun, call each other by RPC, and have published their addresses in the store.
 func TestGroupOfPyTorch(t *testing.T) {
 	short.Skip(t, "starts PyTorch")
 	s, _ := serve(t, store.ServerOptions{})

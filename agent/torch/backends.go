@@ -32,7 +32,8 @@ type Backends struct {
 	byName map[string]Backend
 }
 
-// NewBackends returns a table with the backend "tensorpipe", which joins with an agent.Config.
+// NewBackends returns a new table with one backend: "tensorpipe", which takes an agent.Config as
+// its options and calls agent.Join.
 func NewBackends() *Backends {
 	b := &Backends{}
 	b.byName = map[string]Backend{"tensorpipe": func(ctx context.Context, options any) (Worker, error) {
@@ -49,8 +50,9 @@ func NewBackends() *Backends {
 	return b
 }
 
-// Register adds a backend under a name. The error matches agent.ErrConfig if the name is in use
-// or empty, or if make is nil.
+// Register adds make to the table as the backend with that name, and returns nil. The error matches
+// agent.ErrConfig if the name is in use or empty, or if make is nil; the table does not change
+// then.
 func (b *Backends) Register(name string, make Backend) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -67,10 +69,11 @@ func (b *Backends) Register(name string, make Backend) error {
 	return nil
 }
 
-// Join makes a worker by the backend with this name, which gets ctx and options. An empty name
-// selects "tensorpipe" if options is an agent.Config. The error matches agent.ErrConfig if there
-// is no such backend or options has another type than the backend expects; otherwise it is that
-// of the backend.
+// Join calls the backend that has this name with ctx and options, and returns the worker and the
+// error that the backend returns. If name is empty and options is an agent.Config, the backend is
+// "tensorpipe". If name is empty otherwise, or the table has no such backend, Join returns nil and
+// an error that matches agent.ErrConfig. A backend returns such an error if options does not have
+// the type that it expects.
 func (b *Backends) Join(ctx context.Context, name string, options any) (Worker, error) {
 	if _, ok := options.(agent.Config); name == "" && ok {
 		name = "tensorpipe"
@@ -88,8 +91,8 @@ func (b *Backends) Join(ctx context.Context, name string, options any) (Worker, 
 	return make(ctx, options)
 }
 
-// OptionsOf returns options as a T. The error matches agent.ErrConfig if options has another
-// type, and names the backend.
+// OptionsOf returns options as a T. If options has another type, it returns the zero value and an
+// error that matches agent.ErrConfig and names the backend and both types.
 func OptionsOf[T any](backend string, options any) (T, error) {
 	o, ok := options.(T)
 	if !ok {

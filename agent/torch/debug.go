@@ -1,14 +1,22 @@
 package torch
 
 import (
+	"fmt"
 	"strconv"
 
 	"github.com/tensorpipe-go/tensorpipe/agent"
 )
 
-// DebugInfo returns the metrics m of an agent by name, as decimal text. A metric that PyTorch's
-// agent has too has the name that PyTorch gives it; PyTorch's thread pool corresponds to the
-// handlers that may run at once.
+// WorkerInfo returns the rank and the name of w in the form that PyTorch prints: "WorkerInfo(id=1,
+// name=worker1)".
+func WorkerInfo(w agent.WorkerInfo) string {
+	return fmt.Sprintf("WorkerInfo(id=%d, name=%s)", w.Rank, w.Name)
+}
+
+// DebugInfo returns the metrics m of an agent as a new map from names to decimal numbers. Metrics
+// that PyTorch's agent has too are under PyTorch's names. PyTorch's thread pool corresponds to the
+// handlers of the agent: its size is m.MaxHandlers, and its idle threads are the handlers that
+// could still be started.
 func DebugInfo(m agent.Metrics) map[string]string {
 	info := map[string]string{}
 	for name, n := range map[string]int{

@@ -11,9 +11,10 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/agent/internal/roster"
 )
 
-// Error returns the text of err in which each error that PyTorch has too is replaced by PyTorch's
-// words for it; the rest of the text stays. Causes that another worker sent as text keep their
-// words, except the timeout of a call. For nil it returns "".
+// Error returns the text of err, with PyTorch's wording in place of the text of each error in the
+// tree of err that PyTorch has too, where the text of err contains it. Causes that another worker
+// sent as plain text are not replaced, except the timeout of a call. If err is nil, the result is
+// "".
 func Error(err error) string {
 	if err == nil {
 		return ""
@@ -32,10 +33,11 @@ func Error(err error) string {
 // send such an error as text.
 var remoteTimeout = regexp.MustCompile(`no reply within the call's limit of ((?:[0-9.]+(?:h|ms|m|s|µs|ns))+)`)
 
-// replaceCauses replaces in text, at or after byte at, the first occurrence of the text of err by
-// the same error in PyTorch's words. If text does not contain it, replaceCauses does so for each
-// cause of err. It returns the new text and the offset in it of the end of the last replacement;
-// without a replacement, that is at.
+// replaceCauses searches text, from byte at on, for the text of err and replaces its first
+// occurrence by PyTorch's wording of err, see inWords. If the text of err does not occur there,
+// replaceCauses does the same for each cause of err, one after the other. It returns the new text
+// and the offset of the end of the last replacement in it. Without a replacement, and for a nil
+// err, it returns text and at.
 func replaceCauses(text string, at int, err error) (string, int) {
 	if err == nil {
 		return text, at
@@ -53,8 +55,8 @@ func replaceCauses(text string, at int, err error) (string, int) {
 	return text, at
 }
 
-// inWords returns the text of err with err and its causes in PyTorch's words, as far as PyTorch
-// has them. It returns "unknown error" for nil.
+// inWords returns the text of err, with PyTorch's wording in place of the text of err itself or of
+// those of its causes that PyTorch has too. It returns "unknown error" if err is nil.
 func inWords(err error) string {
 	if text, ok := ownWords(err); ok {
 		return text
@@ -79,8 +81,9 @@ func causes(err error) []error {
 	return nil
 }
 
-// ownWords returns PyTorch's text for err itself, not for an error that only wraps it, and false
-// if PyTorch has none.
+// ownWords returns PyTorch's text for err and true. Only err itself counts, not an error that it
+// wraps; where the text includes a cause, that is in PyTorch's words too. If PyTorch has no such
+// error, the second result is false and the text must not be used.
 func ownWords(err error) (string, bool) {
 	if err == agent.ErrMixed {
 		return "RPC group mixes statically and dynamically initialized members which is not supported.", true
@@ -94,9 +97,9 @@ func ownWords(err error) (string, bool) {
 		return fmt.Sprintf("followers %v timed out in _all_gather after %.2f seconds: %s", e.Workers, e.Waited.Seconds(), inWords(e.Err)), true
 	case *agent.UnknownWorkerError:
 		if e.ByRank {
-			return fmt.Sprintf("%v: %s could not find destination id %d", agent.ErrNoWorker, e.Self, e.Rank), true
+			return fmt.Sprintf("%v: %s could not find destination id %d", agent.ErrNoWorker, WorkerInfo(e.Self), e.Rank), true
 		}
-		return fmt.Sprintf("%v: %s could not find destination name %s", agent.ErrNoWorker, e.Self, e.Name), true
+		return fmt.Sprintf("%v: %s could not find destination name %s", agent.ErrNoWorker, WorkerInfo(e.Self), e.Name), true
 	case *agent.ConfigError:
 		return configText(e)
 	case *faulty.InjectedError:

@@ -78,7 +78,8 @@ func (h hidden) Error() string {
 
 func (h hidden) Unwrap() error { return h.error }
 
-// Errors of an agent, as an application gets them.
+// TestErrorsOfAgent checks that Error returns PyTorch's text for errors of Join, Worker and
+// SetDefaultTimeout of an agent.
 func TestErrorsOfAgent(t *testing.T) {
 	s := store.NewMemory(store.Limits{})
 	defer s.Close()
@@ -100,7 +101,7 @@ func TestErrorsOfAgent(t *testing.T) {
 	require.NoError(t, err)
 	defer a.Close()
 	_, err = a.Worker(t.Context(), "b")
-	require.Equal(t, "agent: worker on b: no such worker: WorkerInfo(id=0, name=lone) could not find destination name b", torch.Error(err))
+	require.Equal(t, "agent: worker b: no such worker: WorkerInfo(id=0, name=lone) could not find destination name b", torch.Error(err))
 	_, err = a.Worker(t.Context(), agent.Rank(7))
 	require.ErrorIs(t, err, agent.ErrNoWorker)
 	require.Contains(t, torch.Error(err), ": no such worker: WorkerInfo(id=0, name=lone) could not find destination id 7")

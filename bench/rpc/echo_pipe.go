@@ -20,8 +20,9 @@ type echoPipe struct {
 	work     sync.WaitGroup
 }
 
-// newEchoPipe starts an echoPipe that listens at the URL listen. If listen is "", the system chooses
-// the addresses. The caller must call close.
+// newEchoPipe starts an echoPipe that listens at the URL listen, and serves each pipe on a
+// goroutine. If listen is "", it listens on TCP and on shared memory at addresses that the system
+// chooses. ctx bounds the call only. The caller must call close. The error is that of package pipe.
 func newEchoPipe(ctx context.Context, listen string) (*echoPipe, error) {
 	c, err := tensorpipe.NewContext(pipe.Options{Name: "bare"})
 	if err != nil {
@@ -48,15 +49,16 @@ func newEchoPipe(ctx context.Context, listen string) (*echoPipe, error) {
 	return e, nil
 }
 
-// close closes all pipes and returns when no goroutine is left.
+// close closes the listener and all pipes, waits until the goroutines of e have ended, and returns
+// the error of closing the context.
 func (e *echoPipe) close() error {
 	err := e.context.Close()
 	e.work.Wait()
 	return err
 }
 
-// answer replies to the messages of one pipe until the pipe ends. It reads each message into pooled
-// memory and drops it.
+// answer replies to each message of p with an empty one, until the pipe ends. It reads each message
+// into pooled memory and drops the bytes. If a message cannot be read it aborts p.
 func (e *echoPipe) answer(p *pipe.Pipe) {
 	ctx := context.Background()
 	for {
@@ -74,8 +76,8 @@ func (e *echoPipe) answer(p *pipe.Pipe) {
 	}
 }
 
-// readMessage reads the message in into memory of the pool, and then releases the memory. The error is
-// that of the pool or of the pipe.
+// readMessage reads the message in into memory of e.pool, and then returns the memory to the pool:
+// the bytes are dropped. The error is that of the pool or of the pipe.
 func (e *echoPipe) readMessage(ctx context.Context, in *pipe.Incoming) error {
 	var storages []*tensor.Storage
 	var memory pipe.Allocation
@@ -97,8 +99,9 @@ func (e *echoPipe) readMessage(ctx context.Context, in *pipe.Incoming) error {
 	return err
 }
 
-// pipeRoundTrip sends the contiguous tensor x over p to an echoPipe and waits for the reply. The memory
-// of x must not change until it returns.
+// pipeRoundTrip sends the tensor x, which must be contiguous, over p to an echoPipe and blocks
+// until the reply has arrived. The memory of x must not change until it returns. The error is that
+// of x or of the pipe.
 func pipeRoundTrip(ctx context.Context, p *pipe.Pipe, x *tensor.Tensor) error {
 	buf, err := x.Buffer()
 	if err != nil {

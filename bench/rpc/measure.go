@@ -16,8 +16,9 @@ type Times struct {
 	PerSecond     float64
 }
 
-// sequential makes n calls one after the other and summarizes their durations. warm is the number of
-// unmeasured calls before them. It stops at the first error and returns it. n must be at least 1.
+// sequential makes unmeasured calls, whose number is the argument warm, and then n measured ones,
+// one after the other. It returns a summary of the durations of the measured ones. It stops at the
+// first error and returns it. n must be at least 1.
 func sequential(ctx context.Context, warm, n int, call func(context.Context) error) (Times, error) {
 	for range warm {
 		if err := call(ctx); err != nil {
@@ -36,9 +37,29 @@ func sequential(ctx context.Context, warm, n int, call func(context.Context) err
 	return summarize(took, time.Since(begun)), nil
 }
 
-// concurrent makes n calls, depth of them at a time, and summarizes their durations. Each of its depth
-// goroutines stops at its first error. concurrent returns these errors joined; the summary is then
-// meaningless. n must be at least 1.
+// alternate makes n calls of each function, one call after the other, a different function first in
+// each round, after unmeasured rounds whose number is the argument warm. It returns the time that
+// the measured calls of each function took together. It stops at the first error and returns it.
+func alternate(ctx context.Context, warm, n int, calls ...func(context.Context) error) ([]time.Duration, error) {
+	took := make([]time.Duration, len(calls))
+	for round := range warm + n {
+		for k := range calls {
+			k = (k + round) % len(calls)
+			start := time.Now()
+			if err := calls[k](ctx); err != nil {
+				return nil, err
+			}
+			if round >= warm {
+				took[k] += time.Since(start)
+			}
+		}
+	}
+	return took, nil
+}
+
+// concurrent makes n calls on depth goroutines, each of which makes one call at a time, and returns
+// a summary of their durations. A goroutine stops at its first error while the others go on.
+// concurrent returns these errors joined; the summary is then meaningless. n must be at least 1.
 func concurrent(ctx context.Context, depth, n int, call func(context.Context) error) (Times, error) {
 	took := make([]time.Duration, n)
 	errs := make([]error, depth)
@@ -60,8 +81,8 @@ func concurrent(ctx context.Context, depth, n int, call func(context.Context) er
 	return summarize(took, time.Since(begun)), errors.Join(errs...)
 }
 
-// summarize returns the percentiles of the durations took, and the rate of calls in the time all. It
-// sorts took, which must not be empty.
+// summarize returns the percentiles of the durations took, and the number of calls per second. all
+// is the time that passed during all calls together. summarize sorts took, which must not be empty.
 func summarize(took []time.Duration, all time.Duration) Times {
 	slices.Sort(took)
 	at := func(percent int) time.Duration { return took[(len(took)-1)*percent/100] }

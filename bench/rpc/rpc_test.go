@@ -33,9 +33,6 @@ func TestMain(m *testing.M) {
 	leakcheck.Main(m)
 }
 
-// overTCP is the listening address of workers that use TCP only.
-const overTCP = "uv://127.0.0.1:0"
-
 var paths = []struct{ name, listen string }{{"shm", ""}, {"uv", overTCP}}
 
 func group(t testing.TB, world int, listen string) *agent.Agent {
@@ -65,7 +62,8 @@ func callAdd(t testing.TB, a *agent.Agent, to agent.To) func(context.Context) er
 	return callAddBy(t, Add, a, to)
 }
 
-// callAddBy returns a call that adds two tensors of 2x2 by one of the functions.
+// callAddBy returns a function that calls f at the worker to with two tensors of 2x2 and waits for
+// the sum. The tensors are the same in each call.
 func callAddBy(t testing.TB, f agent.Func[Pair, *tensor.Tensor], a *agent.Agent, to agent.To) func(context.Context) error {
 	args := Pair{ones(t, 2, 2), ones(t, 2, 2)}
 	return func(ctx context.Context) error {
@@ -74,7 +72,8 @@ func callAddBy(t testing.TB, f agent.Func[Pair, *tensor.Tensor], a *agent.Agent,
 	}
 }
 
-// callAten returns a call of the operator aten::add, which every worker serves.
+// callAten returns a function that calls the operator aten::add, which every worker serves, at the
+// worker to with two tensors of 2x2, and waits for the sum.
 func callAten(t testing.TB, a *agent.Agent, to agent.To) func(context.Context) error {
 	x, y := any(ones(t, 2, 2)), any(ones(t, 2, 2))
 	return func(ctx context.Context) error {
@@ -101,7 +100,9 @@ func report(b *testing.B, t Times, what string) {
 	b.ReportMetric(0, "ns/op")
 }
 
-// Everything that the benchmarks measure works.
+// TestMeasures tests that everything that the benchmarks measure works: sequential and concurrent
+// calls of each variant, equal sums of the operator and of the function, and a round trip over a
+// plain pipe.
 func TestMeasures(t *testing.T) {
 	a := group(t, 3, "")
 	for _, to := range []agent.To{"worker1", "worker2"} {
@@ -137,8 +138,8 @@ func barePipeTo(t testing.TB, a *agent.Agent) *pipe.Pipe {
 	return p
 }
 
-// BenchmarkAdd adds two tensors of 2x2 at the other process, one call after the other and 64
-// concurrently.
+// BenchmarkAdd measures calls that add two tensors of 2x2 at the other process: 20,000 one after
+// the other, and 100,000 with 64 in flight, over each transport.
 func BenchmarkAdd(b *testing.B) {
 	for _, path := range paths {
 		b.Run("transport="+path.name, func(b *testing.B) {
@@ -156,7 +157,8 @@ func BenchmarkAdd(b *testing.B) {
 	}
 }
 
-// BenchmarkTwoWorkers: a trainer calls two workers alternately, in three processes.
+// BenchmarkTwoWorkers measures calls that one worker makes alternately to two others, in three
+// processes, over each transport.
 func BenchmarkTwoWorkers(b *testing.B) {
 	for _, path := range paths {
 		b.Run("transport="+path.name, func(b *testing.B) {
@@ -174,8 +176,9 @@ func BenchmarkTwoWorkers(b *testing.B) {
 	}
 }
 
-// BenchmarkLarge passes a large tensor as an argument, alternately with the same over a plain pipe.
-// Ratios are to the rate of the pipe, medians of many short pairs.
+// BenchmarkLarge measures calls with a large tensor as argument, alternately with sending the same
+// tensor over a plain pipe. It reports the rate of the calls, and its ratio to the rate of the
+// pipe, as medians of many short pairs.
 func BenchmarkLarge(b *testing.B) {
 	for _, path := range paths {
 		for _, mib := range []int{1, 64} {
@@ -213,9 +216,10 @@ func median(v []float64) float64 {
 	return v[len(v)/2]
 }
 
-// BenchmarkVersus compares calls with those of other libraries, alternately, in five pairs: by a short
-// function, by the operator aten::add as rpc_sync(torch.add) does it, and by a plain function. A ratio
-// is the median over the pairs of this library's time, or rate, divided by the other's.
+// BenchmarkVersus compares calls with those of other libraries, alternately, in five pairs: by a
+// short function, by the operator aten::add as rpc_sync(torch.add) does it, and by a plain
+// function. A ratio of times is the median over the pairs of the other library's time divided by
+// this one's, a ratio of rates that of this library's rate divided by the other's.
 func BenchmarkVersus(b *testing.B) {
 	for _, c := range []struct{ peer, over, listen string }{
 		{"torch", rpcpeer.Default, ""}, {"torch", rpcpeer.TCP, overTCP},
@@ -277,8 +281,10 @@ func versus(b *testing.B, a *agent.Agent, peer *rpcpeer.Peer, over string) {
 	b.ReportMetric(0, "ns/op")
 }
 
-// compare measures one variant, and compares it with the peer's time of a call and its rate with 64
-// calls in flight.
+// compare measures the variant w, and adds to s its time of a call, its rate with 64 calls in
+// flight, and their ratios to the figures of a peer: p50, the peer's time in microseconds, divided
+// by that of w, and the rate of w divided by perSecond, that of the peer. It fails the benchmark if
+// a call fails.
 func (s samples) compare(b *testing.B, w variant, p50, perSecond float64) {
 	single, err := sequential(b.Context(), 500, 20_000, w.call)
 	require.NoError(b, err)

@@ -36,7 +36,7 @@ var (
 )
 
 // add is the function that the calls Add and Plain run. It returns a new tensor with the sum of the two
-// tensors. It fails if they are not float32 or differ in their number of elements.
+// tensors. It fails unless both are contiguous tensors of float32 with the same number of elements.
 func add(_ context.Context, p Pair) (*tensor.Tensor, error) {
 	x, err := tensor.Data[float32](p.A)
 	if err != nil {
@@ -73,13 +73,14 @@ const (
 	envURLs  = "TENSORPIPE_BENCH_LISTEN"
 )
 
-// IsWorker reports whether Start, in another process, has started this process as a worker. If so,
-// the program must call RunWorker.
+// IsWorker reports whether the function Start, called in another process, has started this process
+// as a worker. If so, the program must call RunWorker.
 func IsWorker() bool { return os.Getenv(envRank) != "" }
 
-// RunWorker runs the worker as which Start has started this process. It serves calls until in, the
-// process's stdin, ends. Then it leaves the group and returns. The error is that of joining, of reading
-// in or of leaving.
+// RunWorker joins the group for which Start has started this process, and serves calls until in,
+// the process's stdin, ends. Then it leaves the group and returns. ctx bounds only the joining. The
+// error is that of preparing the worker, of joining, of reading in or of leaving, or several of them
+// joined.
 func RunWorker(ctx context.Context, in io.Reader) error {
 	rank, err := strconv.Atoi(os.Getenv(envRank))
 	if err != nil {
@@ -94,39 +95,49 @@ func RunWorker(ctx context.Context, in io.Reader) error {
 	if err != nil {
 		return err
 	}
-	a, err := join(ctx, rank, world, os.Getenv(envStore), listen, bare.listener.URLs()[0])
+	pages, err := newPageServer()
 	if err != nil {
 		return errors.Join(err, bare.close())
 	}
+	a, err := join(ctx, rank, world, os.Getenv(envStore), listen, bare.listener.URLs()[0], pages)
+	if err != nil {
+		return errors.Join(err, bare.close(), pages.close())
+	}
 	_, err = io.Copy(io.Discard, in)
-	return errors.Join(err, a.Close(), bare.close())
+	return errors.Join(err, a.Close(), bare.close(), pages.close())
 }
 
-// join makes this process the worker of that rank in a group of world workers, which meet at the
-// URL rendezvous, and returns its agent. If listen is not empty it listens only there. bare is what
-// its function Bare returns.
-func join(ctx context.Context, rank, world int, rendezvous, listen, bare string) (*agent.Agent, error) {
+// join makes this process the worker with that rank in a group of world workers, which meet at the
+// URL rendezvous, and returns its agent once all have joined. If listen is not empty the agent
+// listens only at that URL. bare is the string that the worker's function Bare returns. If pages is
+// not nil, the worker serves its pages, and uses only its path. The error is that of agent.Join.
+func join(ctx context.Context, rank, world int, rendezvous, listen, bare string, pages *pageServer) (*agent.Agent, error) {
 	c := agent.Config{
 		Name: fmt.Sprintf("worker%d", rank), Rank: rank, WorldSize: world,
 		Rendezvous: rendezvous, StoreOptions: store.Options{Join: rank > 0},
-		Funcs: agent.Funcs{
+		Funcs: append(agent.Funcs{
 			Add.Serve(add, agent.WithShort()),
 			Plain.Serve(add),
 			Take.Serve(takeTensor, agent.WithShort(), agent.WithBorrowedArgs()),
 			Bare.Serve(func(context.Context, agent.None) (string, error) { return bare, nil }),
-		},
+		}, streamFuncs...),
 		Logger: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})),
 	}
 	if listen != "" {
 		c.Listen = []string{listen}
 	}
+	if pages != nil {
+		pages.configure(&c)
+	}
 	return agent.Join(ctx, c)
 }
 
-// Start makes this process worker0 of a group of world workers, and starts the other ones as processes
-// of the program at path, which must call RunWorker. The workers meet at the URL rendezvous. They
-// listen at the URL listen if that is not empty. The caller closes the agent, and must call stop, also
-// after an error. stop ends the processes, waits for them, and returns the error of one of them.
+// Start makes this process worker0 of a group of world workers, starts the other ones as processes
+// of the program at path, which must call RunWorker, and returns the agent of worker0 once all have
+// joined. The workers meet at the URL rendezvous. They listen at the URL listen if that is not
+// empty. Start fails after 30 seconds, or when ctx ends. The caller closes the agent, and must call
+// stop, also after an error. stop ends the processes, waits for them, and returns the last error of
+// ending them, or nil.
 func Start(ctx context.Context, path string, world int, rendezvous, listen string) (a *agent.Agent, stop func() error, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
@@ -156,6 +167,11 @@ func Start(ctx context.Context, path string, world int, rendezvous, listen strin
 			return cmd.Wait()
 		})
 	}
-	a, err = join(ctx, 0, world, rendezvous, listen, "")
+	pages, err := newPageServer()
+	if err != nil {
+		return nil, stop, err
+	}
+	a, err = join(ctx, 0, world, rendezvous, listen, "", pages)
+	ends = append(ends, pages.close)
 	return a, stop, err
 }

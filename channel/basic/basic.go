@@ -30,14 +30,14 @@ type Factory struct{}
 
 var _ channel.Factory = Factory{}
 
-// New returns a factory.
+// New returns a factory of channels. It equals the zero Factory.
 func New() Factory { return Factory{} }
 
 // Viable returns nil: the channel works in every process.
 func (Factory) Viable() error { return nil }
 
-// DeviceDescriptors returns the descriptor of cpu:0, the only device that the channel serves; it is
-// the same in every process.
+// DeviceDescriptors returns a new map with one entry: the descriptor of cpu:0, the only device that
+// the channel serves. The descriptor is the same in every process.
 func (Factory) DeviceDescriptors() map[device.Device]string {
 	return map[device.Device]string{device.CPU(): descriptor}
 }
@@ -45,7 +45,8 @@ func (Factory) DeviceDescriptors() map[device.Device]string {
 // CanCommunicate reports whether both descriptors are equal.
 func (Factory) CanCommunicate(local, remote string) bool { return local == remote }
 
-// Connections returns 1 for the compatible dialect and 0 for the native one.
+// Connections returns the number of connections that the channel needs: 0 if native is true, for
+// the native dialect, and otherwise 1.
 func (Factory) Connections(native bool) int {
 	if native {
 		return 0
@@ -53,9 +54,10 @@ func (Factory) Connections(native bool) int {
 	return 1
 }
 
-// New returns this end of a channel. In the native dialect that is link.Host. New does not wait for the
-// peer. The end owns the connections of link. If New fails, it has closed them, and the error is a
-// [*channel.Error].
+// New returns this process's end of a channel over link. In the native dialect the end is
+// link.Host. In the compatible dialect it is a new end, which owns the connection of link. New does
+// not wait for the peer. It fails only if link has the wrong number of connections. It has then
+// closed the connections and the Host of link, and the error is a [*channel.Error].
 func (f Factory) New(_ context.Context, link channel.Link, _ channel.Role) (channel.Channel, error) {
 	if err := channel.CheckLink(link, f.Connections(link.Native)); err != nil {
 		return nil, &channel.Error{Channel: Name, Peer: link.Peer, Err: err}

@@ -32,7 +32,7 @@ var transports = []struct {
 	{"shm", func() transport.Transport { return shm.New() }, ""},
 }
 
-// viable returns tr, or skips the test if tr does not work here.
+// viable returns tr if tr works on this machine, and otherwise skips the test.
 func viable(t testing.TB, tr transport.Transport) transport.Transport {
 	t.Helper()
 	if err := tr.Viable(); err != nil {
@@ -58,7 +58,8 @@ func TestParity(t *testing.T) {
 	}
 }
 
-// open creates one end over conn, and returns a channel of the errors passed to Broken.
+// open returns a new end over conn, in the compatible dialect, and a channel that receives the
+// error passed to Link.Broken. The end is closed at the end of the test.
 func open(t testing.TB, conn transport.Conn) (channel.Channel, <-chan error) {
 	t.Helper()
 	broken := make(chan error, 1)
@@ -73,7 +74,8 @@ func open(t testing.TB, conn transport.Conn) (channel.Channel, <-chan error) {
 	return ch, broken
 }
 
-// result returns a done function and the channel that receives its error.
+// result returns a done function for one transfer, and a channel that receives the error with which
+// it is called.
 func result() (done func(error), err <-chan error) {
 	ch := make(chan error, 1)
 	return func(err error) { ch <- err }, ch
@@ -86,7 +88,8 @@ func TestDescriptors(t *testing.T) {
 	require.Equal(t, 0, basic.New().Connections(true), "the pipe moves host memory by itself")
 }
 
-// Each tensor that is not empty is sent as one raw frame.
+// Each tensor that is not empty is sent as one frame that consists of its bytes, and an empty one
+// as nothing. A frame of the peer arrives in the memory of the next Recv.
 func TestWireForm(t *testing.T) {
 	near, far := channeltest.Over(mem.New(nil), "")(t)
 	ch, _ := open(t, near)
@@ -123,8 +126,9 @@ func TestErrorsSayWhatHappened(t *testing.T) {
 	require.Equal(t, got, <-broken)
 }
 
-// A tensor whose memory the host cannot address, or whose device failed, cannot be sent; since the peer
-// cannot skip it, the channel closes.
+// If the memory of a Send or a Recv cannot be addressed by the host, or its stream has failed or is
+// closed, the transfer fails with that error and the channel ends, because the wire form cannot
+// skip a tensor.
 func TestMemoryThatCannotBeSent(t *testing.T) {
 	kind := delayed.New("npu", 1)
 	t.Cleanup(kind.Close)
@@ -166,6 +170,23 @@ func TestMemoryThatCannotBeSent(t *testing.T) {
 	}
 }
 
+// An empty buffer needs nothing of its stream: its transfer completes, and the channel goes on, even
+// if the stream is closed.
+func TestEmptyBufferOfClosedStream(t *testing.T) {
+	kind := delayed.New("npu", 1)
+	stream, err := kind.NewStream(kind.Devices()[0])
+	require.NoError(t, err)
+	kind.Close()
+	near, _ := channeltest.Over(mem.New(nil), "")(t)
+	e, broken := open(t, near)
+	for _, begin := range []func(uint64, device.Buffer, func(error)){e.Send, e.Recv} {
+		done, err := result()
+		begin(0, device.Bytes(nil).WithStream(stream), done)
+		require.NoError(t, <-err)
+	}
+	require.Empty(t, broken)
+}
+
 // gated is a connection whose writes block until the test permits them.
 type gated struct {
 	transport.Conn
@@ -187,7 +208,8 @@ func (g *gated) WriteFrames(frames ...transport.Frame) error {
 	return g.Conn.WriteFrames(frames...)
 }
 
-// Small tensors that are queued during a write share the next write.
+// Small tensors that are queued during a write are sent together in the next write, up to 64
+// tensors and 64 KiB; larger tensors are sent alone.
 func TestSmallTensorsShareAWrite(t *testing.T) {
 	near, far := channeltest.Over(mem.New(nil), "")(t)
 	g := &gated{Conn: near, writes: make(chan []int, 100), open: make(chan struct{})}

@@ -21,7 +21,8 @@ type end struct {
 	mover     *framed.Mover
 }
 
-// newEnd returns an end that owns the connection of link, and starts its goroutines.
+// newEnd returns an end for the compatible dialect and starts its goroutines. link must have one
+// connection, which the end owns. The end retains the functions Broken and Arrived of link.
 func newEnd(link channel.Link) *end {
 	e := &end{conn: link.Conns[0], peer: link.Peer, lifecycle: transfer.NewLifecycle(link.Conns[0].Close, link.Broken)}
 	e.mover = framed.New(e.lifecycle, e.wrapError, link.Arrived)
@@ -37,14 +38,21 @@ func (e *end) Recv(id uint64, dst device.Buffer, done func(error)) {
 	e.begin(e.mover.Recv, id, dst, done)
 }
 
-// begin queues a transfer with push, which is Send or Recv of the mover. An invalid transfer completes
-// with an error and ends the channel, because the wire form cannot skip it. An empty one, and one after
-// the end of the channel, is not queued and completes at once. All of these complete on another
-// goroutine.
+// begin queues a transfer of buf by calling push, which is Send or Recv of e.mover. If buf is not
+// host memory, or no event can be recorded on its stream, begin ends the channel, because the wire
+// form cannot skip a tensor, and the transfer completes with the error. If buf is empty or the
+// channel has ended, the transfer is not queued, and completes with the error of the channel, or
+// nil if the channel has not ended. A transfer that is not queued completes by a call of done on
+// another goroutine. While a transfer is queued, e.mover retains buf and done.
 func (e *end) begin(push func(transfer.Transfer) bool, id uint64, buf device.Buffer, done func(error)) {
-	t, err := transfer.New(e.lifecycle.Context(), id, buf, done)
-	if !buf.IsHost() {
-		err = device.ErrMemory
+	if buf.IsHost() && buf.Len() == 0 {
+		e.lifecycle.CompleteAsync(done, e.lifecycle.Err())
+		return
+	}
+	var t transfer.Transfer
+	err := error(device.ErrMemory)
+	if buf.IsHost() {
+		t, err = transfer.New(e.lifecycle.Context(), id, buf, done)
 	}
 	if err != nil {
 		err = e.wrapError(err)
@@ -52,23 +60,28 @@ func (e *end) begin(push func(transfer.Transfer) bool, id uint64, buf device.Buf
 		e.lifecycle.CompleteAsync(done, err)
 		return
 	}
-	if buf.Len() == 0 || !push(t) {
+	if !push(t) {
+		t.CancelWait()
 		e.lifecycle.CompleteAsync(done, e.lifecycle.Err())
 	}
 }
 
-// Fits implements [channel.Compatible]. It returns an error if src does not fit into one frame.
+// Fits implements [channel.Compatible]. It returns an error if src is larger than one frame of the
+// connection may be, and otherwise nil.
 func (e *end) Fits(src device.Buffer) error { return transport.CheckFrame(e.conn, int64(src.Len())) }
 
-// Discard implements [channel.Compatible].
+// Discard implements [channel.Compatible]. It queues the peer's tensor of n bytes to be received
+// and dropped. done is called with nil once all bytes have arrived, or with the error of the
+// channel. If n is 0 or the channel has ended, nothing is queued, and done is called on another
+// goroutine.
 func (e *end) Discard(id uint64, n int, done func(error)) {
 	if n == 0 || !e.mover.Discard(id, n, done) {
 		e.lifecycle.CompleteAsync(done, e.lifecycle.Err())
 	}
 }
 
-// EndRecv implements [channel.Compatible]. A frame without a queued transfer then ends the channel with
-// io.EOF.
+// EndRecv implements [channel.Compatible]. After this call a frame that arrives when no transfer is
+// queued for it ends the channel with io.EOF, as the end of the connection does.
 func (e *end) EndRecv() { e.mover.EndRecv() }
 
 func (e *end) Abort(id uint64, cause error) {
@@ -79,8 +92,8 @@ func (e *end) Abort(id uint64, cause error) {
 
 func (e *end) Close(cause error) error { return e.lifecycle.Close(cause) }
 
-// wrapError returns err as a [*channel.Error] with the channel's name and the peer. An invalid frame
-// also matches channel.ErrProtocol.
+// wrapError returns err, which must not be nil, as a [*channel.Error] with the channel's name and
+// the peer. If err matches transport.ErrFrame, the result also matches channel.ErrProtocol.
 func (e *end) wrapError(err error) error {
 	if errors.Is(err, transport.ErrFrame) {
 		err = fmt.Errorf("%w: %w", channel.ErrProtocol, err)

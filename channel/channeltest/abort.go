@@ -15,7 +15,7 @@ import (
 const blockingSize = 16 << 20
 
 var abortCases = []testCase{
-	{"UnknownAndDoneIdsAreIgnored", func(t *testing.T, b Backend) {
+	{"UnknownAndDoneIdsAreIgnored", "Channel.Abort: An id that is unknown or completed is ignored.", func(t *testing.T, b Backend) {
 		connect, listen := open(t, b)
 		connect.abort(99, errTest)
 		exchange(t, b, connect, listen, 100, 100)
@@ -29,7 +29,7 @@ var abortCases = []testCase{
 		listen.wantUnbroken()
 	}},
 
-	{"RecvWithoutSend", func(t *testing.T, b Backend) {
+	{"RecvWithoutSend", "Channel.Abort: done is called with cause as soon as the memory is not in use any more, without waiting for the peer.", func(t *testing.T, b Backend) {
 		connect, listen := open(t, b)
 		p := defaultAllocator(t, b)
 		dst := p.alloc(1000)
@@ -43,7 +43,7 @@ var abortCases = []testCase{
 		wantPoison(t, p, dst)
 	}},
 
-	{"SendWithoutRecv", func(t *testing.T, b Backend) {
+	{"SendWithoutRecv", "Channel.Abort: done is called with cause as soon as the memory is not in use any more, without waiting for the peer.", func(t *testing.T, b Backend) {
 		connect, listen := open(t, b)
 		p := defaultAllocator(t, b)
 		data := random(blockingSize, 1)
@@ -63,10 +63,10 @@ var abortCases = []testCase{
 		}
 	}},
 
-	{"OneOfMany", abortOneOfMany},
-	{"AnyTime", abortAnyTime},
+	{"OneOfMany", "Channel.Abort: In the native dialect all other transfers continue.", abortOneOfMany},
+	{"AnyTime", "Channel: Each transfer calls done exactly once, whatever its outcome, and never from within Send, Recv or Abort, so that the caller may hold a lock that done takes.", abortAnyTime},
 
-	{"WithoutCause", func(t *testing.T, b Backend) {
+	{"WithoutCause", "Channel.Abort: In Abort and Close a nil cause stands for ErrClosed.", func(t *testing.T, b Backend) {
 		_, listen := open(t, b)
 		recv := listen.recv(defaultAllocator(t, b).alloc(10))
 		listen.abort(recv.id, nil)
@@ -74,8 +74,8 @@ var abortCases = []testCase{
 	}},
 }
 
-// inHostMemory reports whether the tests use plain host memory. On a device, done may be called
-// when the work is enqueued, before any abort.
+// inHostMemory reports whether the tests use plain host memory, because the channel serves cpu:0.
+// On other devices done may be called when the work is enqueued, which may be before an abort.
 func inHostMemory(b Backend, t *testing.T) bool { return defaultAllocator(t, b).device == device.CPU() }
 
 func wantPoison(t *testing.T, p allocator, b device.Buffer) {
@@ -83,8 +83,9 @@ func wantPoison(t *testing.T, p allocator, b device.Buffer) {
 	p.want(poisonBytes.bytes(b.Len()), b, "memory after done")
 }
 
-// checkAfterAbort checks the state of the channel after by has aborted a transfer and the part of
-// other in it has ended.
+// checkAfterAbort checks the channel after the end by has aborted a transfer with the cause errTest
+// and the transfer has ended at other. If b.SkipsAborted is true, both ends must still move
+// tensors. Otherwise both must have reported that they are broken, and further transfers must fail.
 func checkAfterAbort(t *testing.T, b Backend, by, other *end) {
 	t.Helper()
 	if b.SkipsAborted {
@@ -103,8 +104,9 @@ func checkAfterAbort(t *testing.T, b Backend, by, other *end) {
 	require.Error(t, other.recv(p.alloc(10)).wait())
 }
 
-// Of three transfers in progress the second is aborted. The others complete, or fail if the channel
-// closed.
+// abortOneOfMany aborts the second of three transfers in progress, once at the sender and once at
+// the receiver. It checks that a tensor whose Recv succeeds has the right bytes, and that the other
+// two Recvs succeed if b.SkipsAborted is true.
 func abortOneOfMany(t *testing.T, b Backend) {
 	for _, sender := range []bool{true, false} {
 		connect, listen := open(t, b)
@@ -136,8 +138,9 @@ func abortOneOfMany(t *testing.T, b Backend) {
 	}
 }
 
-// One end or both abort a transfer in progress. Each done is called, memory is not used after it,
-// and a transfer that succeeds has delivered the right bytes.
+// abortAnyTime aborts a transfer in progress, at one end or at both and after different delays. It
+// checks that each done is called, that a Recv that succeeds has received the right bytes, and that
+// the receiver's memory does not change after its done.
 func abortAnyTime(t *testing.T, b Backend) {
 	const size = 1 << 20
 	p := defaultAllocator(t, b)

@@ -12,7 +12,9 @@ import (
 )
 
 // NewMover opens a channel in the compatible dialect and returns a function that transfers size
-// bytes of host memory and waits until both ends are done. That function allocates nothing itself.
+// bytes of host memory over it and waits until both ends are done. If a transfer fails, that
+// function calls t.Fatal. It allocates nothing itself and must not be called concurrently. The
+// channel is closed at the end of t.
 func NewMover(t testing.TB, factory func() channel.Factory, connect Connect, size int) (move func()) {
 	t.Helper()
 	from, to := openPlain(t, factory, connect)
@@ -32,7 +34,9 @@ func NewMover(t testing.TB, factory func() channel.Factory, connect Connect, siz
 	}
 }
 
-// Benchmark measures transfers of size bytes of host memory, one after the other.
+// Benchmark opens a channel in the compatible dialect and measures transfers of size bytes of host
+// memory, one after the other, after a first one that is not measured. It reports throughput and
+// allocations.
 func Benchmark(b *testing.B, factory func() channel.Factory, connect Connect, size int) {
 	move := NewMover(b, factory, connect, size)
 	move()
@@ -43,7 +47,9 @@ func Benchmark(b *testing.B, factory func() channel.Factory, connect Connect, si
 	}
 }
 
-// openPlain returns the ends of a channel, without the checks of the suite.
+// openPlain returns the two ends of a new channel in the compatible dialect, without the checks of
+// the suite. factory is called for each end, and connect for each connection. Both ends are closed
+// at the end of t.
 func openPlain(t testing.TB, factory func() channel.Factory, connect Connect) (from, to channel.Channel) {
 	t.Helper()
 	var conns [2][]transport.Conn

@@ -20,8 +20,9 @@
 // over another connection, and in that case once more over a plain stream, as in a pipe whose bulk
 // connection failed. A transfer that one end aborts is soon aborted at the other end.
 //
-// No test sleeps or measures time. A test in which a call stays blocked fails after a minute, and
-// its connections are closed. The race detector finds channels that use memory after done.
+// A test that fails prints the rule that was broken, as package channel states it. No test sleeps
+// or measures time. A test in which a call stays blocked fails after Backend.Timeout, and its
+// connections are closed. The race detector finds channels that use memory after done.
 package channeltest
 
 import (
@@ -74,14 +75,16 @@ type Backend struct {
 	oneSession bool // with native: host memory moves over a stream of the session
 }
 
-// inNative returns b for the native dialect, in which every channel skips aborted transfers.
+// inNative returns a copy of b that makes tests run in the native dialect. SkipsAborted is true in
+// it, because in that dialect an aborted transfer never closes the channel.
 func (b Backend) inNative() Backend {
 	b.native, b.SkipsAborted = true, true
 	return b
 }
 
-// withTimeout returns b for the test t. If the test takes longer than b.Timeout, it fails, and all
-// its connections are closed.
+// withTimeout returns a copy of b for the test t, and starts a timer. If t is not over after
+// b.Timeout, or after one minute if that is 0, t fails, and all connections that the copy's Connect
+// has returned are closed, so that blocked calls return.
 func (b Backend) withTimeout(t *testing.T) Backend {
 	watchdog := testwait.Watch(t, b.Timeout)
 	open := b.Connect
@@ -98,7 +101,8 @@ func (b Backend) withTimeout(t *testing.T) Backend {
 // benchmark.
 type Connect func(t testing.TB) (connect, listen transport.Conn)
 
-// Over returns a Connect for connections of tr, with listeners on addr.
+// Over returns a Connect that listens on addr with tr, dials that listener, and closes it again. It
+// fails the test if a connection cannot be opened.
 func Over(tr transport.Transport, addr string) Connect {
 	return func(t testing.TB) (connect, listen transport.Conn) {
 		t.Helper()
@@ -119,11 +123,28 @@ func Over(tr transport.Transport, addr string) Connect {
 // testCase is one test.
 type testCase struct {
 	name string
+	rule string // the tested rule: an identifier of package channel, ": ", and sentences of its comment
 	test func(t *testing.T, b Backend)
 }
 
-// Run tests b in both dialects. The names of the native tests begin with Native. It skips all tests
-// where the channel is not viable, and the native ones where the transport has no sessions.
+// check runs the test of c on b. If it fails, check prints the rule.
+func (c testCase) check(t *testing.T, b Backend) {
+	printRule(t, c.rule)
+	c.test(t, b.withTimeout(t))
+}
+
+// printRule prints rule at the end of the test t if t has failed.
+func printRule(t *testing.T, rule string) {
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Log("the rule that was broken, of package channel: " + rule)
+		}
+	})
+}
+
+// Run runs all tests of the suite for b as subtests of t, in both dialects. The names of the native
+// tests begin with Native. It skips t if the channel is not viable, and the native tests if the
+// connections cannot carry sessions.
 func Run(t *testing.T, b Backend) {
 	if err := b.New(t).Viable(); err != nil {
 		t.Skip(err)
@@ -133,7 +154,9 @@ func Run(t *testing.T, b Backend) {
 	RunNative(t, b)
 }
 
-// RunNative tests b in the native dialect only, as Run does.
+// RunNative runs the tests of the native dialect for b, in a subtest of t with the name Native. It
+// skips that subtest if the connections cannot carry sessions. It does not check that the channel
+// is viable.
 func RunNative(t *testing.T, b Backend) {
 	t.Run("Native", func(t *testing.T) {
 		conn, _ := b.Connect(t)
@@ -156,7 +179,8 @@ func run(t *testing.T, b Backend) {
 	runStreams(t, b)
 }
 
-// runTransfers runs the cases that depend on how host memory moves.
+// runTransfers runs the tests of transfers, aborts, closing and the loss of the peer: those whose
+// path depends on how host memory moves.
 func runTransfers(t *testing.T, b Backend) {
 	runGroup(t, b, "Transfer", transferCases)
 	runGroup(t, b, "Abort", abortCases)
@@ -164,7 +188,8 @@ func runTransfers(t *testing.T, b Backend) {
 	runGroup(t, b, "PeerLoss", peerLossCases)
 }
 
-// runInOneSession runs them with host memory moving over a stream of the session.
+// runInOneSession runs the tests of runTransfers and the nativeCases in the native dialect, with
+// host memory moving over a stream of the session instead of another connection.
 func runInOneSession(t *testing.T, b Backend) {
 	b.oneSession = true
 	t.Run("OneSession", func(t *testing.T) {
@@ -175,6 +200,6 @@ func runInOneSession(t *testing.T, b Backend) {
 
 func runGroup(t *testing.T, b Backend, name string, cases []testCase) {
 	for _, c := range cases {
-		t.Run(name+"/"+c.name, func(t *testing.T) { c.test(t, b.withTimeout(t)) })
+		t.Run(name+"/"+c.name, func(t *testing.T) { c.check(t, b) })
 	}
 }

@@ -249,7 +249,8 @@ func backend(t *testing.T, f channel.Factory) channeltest.Backend {
 	}
 }
 
-// TestFaultyChannel runs the suite on a channel with a fault, in a subprocess.
+// TestFaultyChannel runs the suite on a channel with the fault that an environment variable names.
+// It is skipped without the variable, which only TestFaultsAreFound sets, in subprocesses.
 func TestFaultyChannel(t *testing.T) {
 	fault := os.Getenv(faultVar)
 	if fault == "" {
@@ -260,8 +261,9 @@ func TestFaultyChannel(t *testing.T) {
 	channeltest.Run(t, b)
 }
 
-// The suite finds each fault. Some show only if goroutines run in a certain order, so up to ten
-// runs are made.
+// The suite fails, in the expected test and with the expected message, for a channel with each of
+// the faults in channelFaults. Some faults show only if goroutines run in a certain order, so each
+// one is given up to ten runs.
 func TestFaultsAreFound(t *testing.T) {
 	for name, fault := range channelFaults {
 		t.Run(name, func(t *testing.T) {
@@ -274,11 +276,13 @@ func TestFaultsAreFound(t *testing.T) {
 			require.Error(t, err, out)
 			require.Regexp(t, fault.wantOutput, out)
 			require.Regexp(t, "(--- FAIL:|panic:.*) TestFaultyChannel/"+regexp.QuoteMeta(fault.failing), out)
+			require.Regexp(t, "panic:|the rule that was broken, of package channel: ", out)
 		})
 	}
 }
 
-// runFaulty runs TestFaultyChannel with -test.v, which prints the output of tests before a panic.
+// runFaulty runs the subtest run of TestFaultyChannel in a subprocess, with the given fault in the
+// channel. It returns the output of the subprocess, and an error if the test failed there.
 func runFaulty(fault, run string) (output string, err error) {
 	cmd := exec.Command(os.Args[0], "-test.v", "-test.run=^TestFaultyChannel$/"+run)
 	cmd.Env = append(os.Environ(), faultVar+"="+fault)
@@ -286,7 +290,7 @@ func runFaulty(fault, run string) (output string, err error) {
 	return string(out), err
 }
 
-// The suite is skipped, with the reason, if the channel is not viable.
+// Run skips the test if the channel is not viable.
 func TestNotViable(t *testing.T) {
 	reason := &transport.NotSupportedError{Capability: "basic", Reason: "to test the skip"}
 	skipped := t.Run("skips", func(t *testing.T) {

@@ -11,7 +11,7 @@ import (
 )
 
 var closeCases = []testCase{
-	{"Idle", func(t *testing.T, b Backend) {
+	{"Idle", "Link.Broken: Broken must be called once, from any goroutine and at any time but not from within Send, Recv or Abort, when the channel can move no more tensors for a reason other than its own Close: the peer has closed or failed, the peer broke the protocol, or an Abort required closing the channel.", func(t *testing.T, b Backend) {
 		connect, listen := open(t, b)
 		exchange(t, b, connect, listen, 100) // so that the connections are established
 		connect.close(errTest)
@@ -19,7 +19,7 @@ var closeCases = []testCase{
 		require.Error(t, listen.wantBroken())
 	}},
 
-	{"EndsAllTransfers", func(t *testing.T, b Backend) {
+	{"EndsAllTransfers", "Channel.Close: Close ends all transfers with cause, and closes the link. It returns the error of closing the link, after every done has been called and all goroutines of the channel have ended.", func(t *testing.T, b Backend) {
 		connect, _ := open(t, b)
 		p := defaultAllocator(t, b)
 		var sends, recvs []*transfer
@@ -39,7 +39,7 @@ var closeCases = []testCase{
 		connect.wantUnbroken()
 	}},
 
-	{"TransfersAfterClose", func(t *testing.T, b Backend) {
+	{"TransfersAfterClose", "Channel.Close: Transfers that begin later fail with an error that matches cause.", func(t *testing.T, b Backend) {
 		connect, _ := open(t, b)
 		require.NoError(t, connect.ch.Close(errTest))
 		p := defaultAllocator(t, b)
@@ -50,14 +50,14 @@ var closeCases = []testCase{
 		connect.abort(0, errTest)
 	}},
 
-	{"WithoutCause", func(t *testing.T, b Backend) {
+	{"WithoutCause", "Channel.Abort: In Abort and Close a nil cause stands for ErrClosed.", func(t *testing.T, b Backend) {
 		connect, _ := open(t, b)
 		recv := connect.recv(defaultAllocator(t, b).alloc(100))
 		connect.close(nil)
 		require.ErrorIs(t, recv.wait(), channel.ErrClosed)
 	}},
 
-	{"ManyTimes", func(t *testing.T, b Backend) {
+	{"ManyTimes", "Channel.Close: A further Close waits for the same and has no other effect.", func(t *testing.T, b Backend) {
 		connect, _ := open(t, b)
 		recv := connect.recv(defaultAllocator(t, b).alloc(100))
 		var all []<-chan error
@@ -76,7 +76,7 @@ var closeCases = []testCase{
 		require.ErrorIs(t, recv.wait(), errTest)
 	}},
 
-	{"BothEndsAtOnce", func(t *testing.T, b Backend) {
+	{"BothEndsAtOnce", "Channel: Abort and Close may be called concurrently at any time.", func(t *testing.T, b Backend) {
 		for range race.Pick(20, 8) {
 			connect, listen := open(t, b)
 			p := defaultAllocator(t, b)
@@ -89,10 +89,12 @@ var closeCases = []testCase{
 		}
 	}},
 
-	{"WhileTransfersBegin", closeWhileTransfersBegin},
+	{"WhileTransfersBegin", "Channel: Abort and Close may be called concurrently at any time.", closeWhileTransfersBegin},
 }
 
-// Transfers begin concurrently with Close. Each done is called.
+// closeWhileTransfersBegin closes both ends while another goroutine begins transfers. It checks
+// that each done is called, and that an error at the end that is closed first matches the cause of
+// its Close.
 func closeWhileTransfersBegin(t *testing.T, b Backend) {
 	for range race.Pick(20, 8) {
 		connect, listen := open(t, b)

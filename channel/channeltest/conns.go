@@ -57,7 +57,8 @@ func newConnKiller(w linkParts, atCall int) *connKiller {
 	return &connKiller{parts: w, atCall: int64(atCall)}
 }
 
-// wrap returns connections that count their calls.
+// wrap returns a copy of k.parts whose connections and bulk stream count the calls on them, and
+// close all of them at the chosen call.
 func (k *connKiller) wrap() linkParts {
 	w := k.parts
 	w.conns = make([]transport.Conn, len(k.parts.conns))
@@ -70,14 +71,15 @@ func (k *connKiller) wrap() linkParts {
 	return w
 }
 
-// countCall counts a call and reports whether it is the chosen one.
+// countCall counts one call on a connection or stream, and reports whether it is the chosen one, at
+// which the caller must call kill.
 func (k *connKiller) countCall() bool { return k.callCount.Add(1)-1 == k.atCall }
 
 func (k *connKiller) kill() {
 	k.once.Do(k.parts.close)
 }
 
-// fired reports whether the chosen call was made.
+// fired reports whether the chosen call has been made.
 func (k *connKiller) fired() bool { return k.callCount.Load() > k.atCall }
 
 type killableConn struct {
@@ -85,7 +87,9 @@ type killableConn struct {
 	killer *connKiller
 }
 
-// WriteFrames closes the connections concurrently with the write.
+// WriteFrames writes frames to the connection. If this is the chosen call, it also closes all
+// connections of the end concurrently with the write, and waits for that. It returns the error of
+// the write.
 func (c *killableConn) WriteFrames(frames ...transport.Frame) error {
 	if !c.killer.countCall() {
 		return c.Conn.WriteFrames(frames...)
@@ -103,7 +107,9 @@ func (c *killableConn) NextFrame() (int64, error) {
 	return c.Conn.NextFrame()
 }
 
-// ReadBody closes the connections after it has read half of the first part.
+// ReadBody reads the next bytes of the frame into dst. If this is the chosen call and dst is not
+// empty, it closes all connections of the end after it has read half of dst[0], and returns the
+// error of reading the other half of dst[0]; the other parts stay as they were.
 func (c *killableConn) ReadBody(dst ...[]byte) error {
 	if !c.killer.countCall() || len(dst) == 0 {
 		return c.Conn.ReadBody(dst...)
@@ -121,7 +127,8 @@ type killableStream struct {
 	killer *connKiller
 }
 
-// Write closes the connections concurrently with the write.
+// Write writes p to the stream. If this is the chosen call, it also closes all connections of the
+// end concurrently with the write, and waits for that. It returns the result of the write.
 func (s *killableStream) Write(p []byte) (int, error) {
 	if !s.killer.countCall() {
 		return s.Stream.Write(p)
@@ -132,7 +139,8 @@ func (s *killableStream) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// Read closes the connections after it has read at most half of p.
+// Read reads from the stream into p. If this is the chosen call, it reads at most half of p,
+// rounded up, and then closes all connections of the end. It returns the result of the read.
 func (s *killableStream) Read(p []byte) (int, error) {
 	if !s.killer.countCall() {
 		return s.Stream.Read(p)

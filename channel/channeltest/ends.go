@@ -15,8 +15,8 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/internal/testutil/testwait"
 )
 
-// end is one end of a channel under test. It holds a mutex in every call, which its done functions
-// lock too, and counts the calls of done.
+// end is one end of a channel under test. It holds a mutex in every call of the channel but Close.
+// The done functions of its transfers lock that mutex too, and count their calls.
 type end struct {
 	t      *testing.T
 	role   channel.Role
@@ -45,8 +45,8 @@ type transfer struct {
 	result chan error
 }
 
-// open returns the connected ends of a channel. At the end of the test both are closed, and each
-// done must have been called once.
+// open returns the two connected ends of a new channel in the dialect of b. At the end of the test
+// both ends are closed, and the test fails unless each done has been called exactly once.
 func open(t *testing.T, b Backend) (connect, listen *end) {
 	t.Helper()
 	near, far := connections(t, b)
@@ -83,8 +83,8 @@ func openEnd(t *testing.T, b Backend, role channel.Role, w linkParts) *end {
 	return e
 }
 
-// firstID returns the first id of an end's sends in the native dialect, in which both directions
-// have distinct ids.
+// firstID returns the id of the first Send of the end with role sender, in the native dialect: 0
+// for RoleConnect, 1<<63 for RoleListen. The ids of the two directions must differ there.
 func firstID(sender channel.Role) uint64 { return uint64(sender) << 63 }
 
 func (e *end) onBroken(err error) {
@@ -101,7 +101,8 @@ func (e *end) onBroken(err error) {
 	e.storeBroken(err)
 }
 
-// storeBroken keeps the first error, from the channel or from the Mover of its host memory.
+// storeBroken stores err in e.broken, from which wantBroken reads it. If an error is stored
+// already, it drops err. The channel and the Mover of its host memory report their errors with it.
 func (e *end) storeBroken(err error) {
 	select {
 	case e.broken <- err:
@@ -109,7 +110,9 @@ func (e *end) storeBroken(err error) {
 	}
 }
 
-// wantBroken waits for the first error given to Broken and returns it.
+// wantBroken waits until the channel, or the Mover of its host memory, has reported that it is
+// broken, and returns the first error that was reported; a later call returns the same one. The
+// test fails if none is reported within testwait.Limit.
 func (e *end) wantBroken() error {
 	e.t.Helper()
 	err := testwait.Finish(e.t, e.broken)
@@ -117,7 +120,8 @@ func (e *end) wantBroken() error {
 	return err
 }
 
-// wantUnbroken checks that Broken was not called.
+// wantUnbroken fails the test if the channel, or the Mover of its host memory, has reported that it
+// is broken.
 func (e *end) wantUnbroken() {
 	e.t.Helper()
 	require.Empty(e.t, e.broken, "%v: Broken was called", e.role)
@@ -139,7 +143,8 @@ func (e *end) sendAs(id uint64, src device.Buffer) *transfer { return e.begin("s
 
 func (e *end) recvAs(id uint64, dst device.Buffer) *transfer { return e.begin("recv", id, dst) }
 
-// begin begins a transfer, and aborts it at once if the peer has aborted it.
+// begin calls Send of the channel with id and b if what equals "send", and otherwise Recv, and
+// returns the transfer. If the peer has already aborted that id, begin aborts the transfer at once.
 func (e *end) begin(what string, id uint64, b device.Buffer) *transfer {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -155,14 +160,16 @@ func (e *end) begin(what string, id uint64, b device.Buffer) *transfer {
 	return tr
 }
 
-// abort aborts a transfer and notifies the peer, as a native pipe does.
+// abort aborts the transfers with that id at this end with cause. In the native dialect it then
+// aborts them at the peer too, if one was in progress here, as a native pipe does.
 func (e *end) abort(id uint64, cause error) {
 	if known := e.abortLocal(id, cause); known && e.peer != nil {
 		e.peer.abortFromPeer(id)
 	}
 }
 
-// abortLocal aborts a transfer and reports whether it was in progress.
+// abortLocal aborts the transfers with that id at this end only, with cause. It reports whether one
+// of them was not done when Abort of the channel had returned.
 func (e *end) abortLocal(id uint64, cause error) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -183,7 +190,9 @@ func (e *end) track(what string, id uint64) *transfer {
 	return tr
 }
 
-// close closes the channel and checks that each done was called once.
+// close closes the channel, and in the native dialect also the Mover of its host memory, with
+// cause, and waits for that. The test fails unless done was then called exactly once for each
+// transfer.
 func (e *end) close(cause error) {
 	e.t.Helper()
 	testwait.Finish(e.t, testwait.Start(func() error { return e.ch.Close(cause) }))
@@ -213,7 +222,8 @@ func (tr *transfer) done(err error) {
 	tr.result <- err
 }
 
-// wait returns the error given to done.
+// wait blocks until done has been called and returns the error that done was given. It may be
+// called once per transfer. The test fails if done is not called within testwait.Limit.
 func (tr *transfer) wait() error {
 	tr.end.t.Helper()
 	return testwait.Finish(tr.end.t, tr.result)
@@ -224,10 +234,11 @@ func (tr *transfer) wantOK() {
 	require.NoError(tr.end.t, tr.wait(), tr.String())
 }
 
-// isDone reports whether done was called.
+// isDone reports whether done was called and wait has not yet returned its error.
 func (tr *transfer) isDone() bool { return len(tr.result) > 0 }
 
-// wantOK waits until all transfers have succeeded.
+// wantOK waits until done has been called for each of transfers, and fails the test at the first
+// that has an error.
 func wantOK(transfers ...*transfer) {
 	for _, tr := range transfers {
 		tr.end.t.Helper()

@@ -22,13 +22,15 @@ type linkParts struct {
 	recvs   *readyRelay       // of the peer
 }
 
-// connections returns the parts for the two ends of a channel.
+// connections returns new connected parts for the two ends of one channel of b, with as many
+// connections as the channel needs in the dialect of b.
 func connections(t *testing.T, b Backend) (connect, listen linkParts) {
 	t.Helper()
 	return newLinkParts(t, b, b.New(t).Connections(b.native))
 }
 
-// newLinkParts returns the parts for channels with that number of connections.
+// newLinkParts returns new connected parts for the two ends of a channel, with conns connections,
+// in the dialect of b. All connections are closed at the end of the test.
 func newLinkParts(t *testing.T, b Backend, conns int) (connect, listen linkParts) {
 	t.Helper()
 	if b.native {
@@ -55,7 +57,8 @@ func newNativeLinkParts(t *testing.T, b Backend, conns int) (connect, listen lin
 	return connect, listen
 }
 
-// close closes all connections, as the death of a process does.
+// close closes all connections of w, as the death of a process does: in the native dialect the
+// session and the bulk stream, otherwise each connection.
 func (w linkParts) close() {
 	if w.session != nil {
 		w.session.Close()
@@ -67,7 +70,9 @@ func (w linkParts) close() {
 	}
 }
 
-// host returns a Mover and its lane for the channel under test.
+// host returns a new Mover for host memory over w.bulk, and its lane for the channel under test,
+// for Link.Host. The Mover calls broken with its error if it fails. The caller must close the
+// Mover.
 func (w linkParts) host(broken func(error)) (*bulk.Mover, channel.Channel) {
 	m := bulk.New(bulk.Config{
 		Open:   func(context.Context) (transport.Stream, error) { return w.bulk, nil },

@@ -25,14 +25,15 @@ type allocator struct {
 	streamDevice device.Device
 }
 
-// defaultAllocator returns the allocator of the first device that the channel serves: plain host
-// memory, if it serves that.
+// defaultAllocator returns the allocator of the first device that the channel of b serves: of plain
+// host memory if the channel serves cpu:0.
 func defaultAllocator(t *testing.T, b Backend) allocator {
 	t.Helper()
 	return allocators(t, b)[0]
 }
 
-// allocators returns one allocator for each device that the channel serves, host memory first.
+// allocators returns one allocator for each device of b that the channel serves, with plain host
+// memory first if the channel serves it. The test fails if there is none.
 func allocators(t *testing.T, b Backend) []allocator {
 	t.Helper()
 	descriptors := b.New(t).DeviceDescriptors()
@@ -48,7 +49,8 @@ func allocators(t *testing.T, b Backend) []allocator {
 	return out
 }
 
-// alloc returns n bytes. On a device with streams they are valid on a new stream.
+// alloc returns n bytes of new memory. If the device has streams, or host memory with a stream is
+// tested, the memory is valid on a new stream. It is never freed explicitly.
 func (p allocator) alloc(n int) device.Buffer {
 	p.t.Helper()
 	if p.streams != nil {
@@ -70,7 +72,8 @@ func (p allocator) stream() device.Stream {
 	return s
 }
 
-// allocWith returns memory with these contents, in stream order.
+// allocWith returns new memory as alloc does, to which data is copied on the memory's stream. The
+// caller must not change data later, since the stream may read it later.
 func (p allocator) allocWith(data []byte) device.Buffer {
 	p.t.Helper()
 	b := p.alloc(len(data))
@@ -78,20 +81,21 @@ func (p allocator) allocWith(data []byte) device.Buffer {
 	return b
 }
 
-// write copies data into b on b's stream. The caller must not change data later, since the stream
-// may read it later.
+// write enqueues a copy of data to b on b's stream; without a stream it copies at once. The caller
+// must not change data later, since the stream may read it later.
 func (p allocator) write(b device.Buffer, data []byte) {
 	p.t.Helper()
 	p.copy(b, device.Bytes(data))
 }
 
-// poison overwrites b on its stream with bytes that no test sends.
+// poison overwrites b, on b's stream if it has one, with a byte that tensors of tests do not
+// contain.
 func (p allocator) poison(b device.Buffer) {
 	p.t.Helper()
 	p.write(b, poisonBytes.bytes(b.Len()))
 }
 
-// read returns the contents of b, after all work on its stream.
+// read waits for the work on b's stream and returns a copy of the contents of b.
 func (p allocator) read(b device.Buffer) []byte {
 	p.t.Helper()
 	data := p.snapshot(b)
@@ -101,7 +105,8 @@ func (p allocator) read(b device.Buffer) []byte {
 	return data
 }
 
-// want compares the contents of b, after all work on its stream, with data.
+// want waits for the work on b's stream, and fails the test unless the contents of b equal data.
+// what names the contents in the message.
 func (p allocator) want(data []byte, b device.Buffer, what string) {
 	p.t.Helper()
 	seen := getBuffer(b.Len())
@@ -113,7 +118,9 @@ func (p allocator) want(data []byte, b device.Buffer, what string) {
 	putBuffer(seen)
 }
 
-// snapshot enqueues a copy of b on its stream and returns the target of the copy.
+// snapshot enqueues a copy of b on b's stream and returns the slice that the stream copies to. The
+// contents of the slice are valid once the stream has done the copy; without a stream they are
+// valid at once.
 func (p allocator) snapshot(b device.Buffer) []byte {
 	p.t.Helper()
 	data := make([]byte, b.Len())
@@ -121,8 +128,9 @@ func (p allocator) snapshot(b device.Buffer) []byte {
 	return data
 }
 
-// copy copies on the stream of dst or src. Between two pieces of host memory with a stream the
-// bytes pass through the device of the stream.
+// copy enqueues a copy of src to dst on the stream of dst or, if it has none, of src. If p is for
+// host memory that is valid on a stream of another device, the bytes pass through memory of that
+// device.
 func (p allocator) copy(dst, src device.Buffer) {
 	p.t.Helper()
 	if p.streams == nil {
@@ -139,7 +147,8 @@ func (p allocator) copy(dst, src device.Buffer) {
 	require.NoError(p.t, p.streams.Copy(dst, via))
 }
 
-// yield lets other goroutines run, so that operations that come too early show.
+// yield lets other goroutines run for a short time by calling runtime.Gosched repeatedly. An
+// operation that a channel carries out too early then probably happens before the test continues.
 func yield() {
 	for range 200 {
 		runtime.Gosched()
@@ -169,7 +178,8 @@ type contents struct {
 	have []byte
 }
 
-// bytes returns n bytes, which must not be modified.
+// bytes returns the first n bytes of the repeated period. The result shares memory with the results
+// of other calls and must not be modified.
 func (c *contents) bytes(n int) []byte {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -188,7 +198,9 @@ func patternPeriod() []byte {
 	return p
 }
 
-// random returns n bytes that depend on seed, which must not be modified.
+// random returns n bytes of a fixed pattern, from an offset that depends on seed. They do not
+// contain poisonByte. The result shares memory with the results of other calls and must not be
+// modified.
 func random(n int, seed uint64) []byte {
 	const atCall = 1009 // successive seeds begin at distant offsets
 	shift := int(seed % period * atCall % period)
@@ -198,7 +210,8 @@ func random(n int, seed uint64) []byte {
 // buffers pools memory for comparisons.
 var buffers sync.Pool
 
-// getBuffer returns n zero bytes from the pool.
+// getBuffer returns n zero bytes, from the pool if its next buffer is large enough. The caller
+// returns them to the pool with putBuffer.
 func getBuffer(n int) *[]byte {
 	if p, ok := buffers.Get().(*[]byte); ok && cap(*p) >= n {
 		*p = (*p)[:n]
@@ -211,7 +224,8 @@ func getBuffer(n int) *[]byte {
 
 func putBuffer(p *[]byte) { buffers.Put(p) }
 
-// wantBytes compares without printing megabytes.
+// wantBytes fails the test unless want and got are equal. The message has the first byte that
+// differs, and not the whole contents; what names the contents.
 func wantBytes(t *testing.T, want, got []byte, what string) {
 	t.Helper()
 	require.Equal(t, len(want), len(got), what)

@@ -17,14 +17,15 @@ import (
 
 // nativeCases test ids in any order, and aborts without an effect on other transfers.
 var nativeCases = []testCase{
-	{"AnyOrder", anyOrder},
-	{"RecvLongBeforeSend", func(t *testing.T, b Backend) { beginLongBefore(t, b, false) }},
-	{"SendLongBeforeRecv", func(t *testing.T, b Backend) { beginLongBefore(t, b, true) }},
-	{"AbortAtEveryStage", abortAtEveryStage},
-	{"ConcurrentAborts", concurrentAborts},
+	{"AnyOrder", "Channel: In the native dialect an id is unique within the channel, including both directions, and ids come in any order and with gaps; Send and Recv may come in either order, and a Recv may come long before or after another with a lower id.", anyOrder},
+	{"RecvLongBeforeSend", "Channel: In the native dialect an id is unique within the channel, including both directions, and ids come in any order and with gaps; Send and Recv may come in either order, and a Recv may come long before or after another with a lower id.", func(t *testing.T, b Backend) { beginLongBefore(t, b, false) }},
+	{"SendLongBeforeRecv", "Channel: In the native dialect an id is unique within the channel, including both directions, and ids come in any order and with gaps; Send and Recv may come in either order, and a Recv may come long before or after another with a lower id.", func(t *testing.T, b Backend) { beginLongBefore(t, b, true) }},
+	{"AbortAtEveryStage", "Channel.Abort: In the native dialect all other transfers continue.", abortAtEveryStage},
+	{"ConcurrentAborts", "Channel.Abort: In the native dialect all other transfers continue.", concurrentAborts},
 }
 
-// The ids have gaps and different orders at the two ends, in both directions concurrently.
+// anyOrder moves tensors in both directions concurrently, with ids that have gaps and that the two
+// ends use in different orders. It checks that all arrive.
 func anyOrder(t *testing.T, b Backend) {
 	connect, listen := open(t, b)
 	p := defaultAllocator(t, b)
@@ -45,8 +46,9 @@ func anyOrder(t *testing.T, b Backend) {
 	}
 }
 
-// beginShuffled begins sends in the order of ids and the receives in another order, and returns a
-// function that checks the outcome.
+// beginShuffled begins Recvs at from.peer, in the order of the indexes in order, and then Sends at
+// from in the order of ids. It returns a function that waits for them and fails the test unless all
+// tensors have arrived. It does not retain or change ids.
 func beginShuffled(p allocator, from *end, ids []uint64, order []int) (check func()) {
 	var all []*transfer
 	targets := make([]device.Buffer, len(ids))
@@ -70,7 +72,8 @@ func beginShuffled(p allocator, from *end, ids []uint64, order []int) (check fun
 	}
 }
 
-// One end begins a transfer long before the other.
+// beginLongBefore begins the Send of a tensor if send is true, and otherwise its Recv, then moves
+// other tensors, and only then begins the other half. It checks that all tensors arrive.
 func beginLongBefore(t *testing.T, b Backend, send bool) {
 	connect, listen := open(t, b)
 	p := defaultAllocator(t, b)
@@ -96,8 +99,9 @@ func beginLongBefore(t *testing.T, b Backend, send bool) {
 	p.want(random(5000, 1), dst, "tensor")
 }
 
-// One end aborts a transfer at different stages, while other transfers are in progress, which must
-// succeed.
+// abortAtEveryStage aborts a transfer at one end, after different delays, before or after the other
+// end has begun it, while other transfers are in progress. It checks that these succeed and that
+// both ends stay unbroken.
 func abortAtEveryStage(t *testing.T, b Backend) {
 	connect, listen := open(t, b)
 	a := newAbortTest(defaultAllocator(t, b), connect, listen)
@@ -133,7 +137,10 @@ func newAbortTest(p allocator, from, to *end) abortTest {
 	return abortTest{allocator: p, from: from, to: to, src: p.alloc(size), dst: p.alloc(size), id: 1 << 40}
 }
 
-// run aborts the transfer and checks that both ends fail and do not use the memory later.
+// run begins the transfer and aborts it after a.wait calls of runtime.Gosched: at the sender if
+// a.bySender is true, else at the receiver, and before the other end has begun it if a.alone is
+// true. It checks that the Send and the Recv end as wantAborted requires, and that the receiver's
+// memory does not change after that.
 func (a *abortTest) run() {
 	a.t.Helper()
 	data := random(a.src.Len(), a.id)
@@ -165,7 +172,9 @@ func (a *abortTest) run() {
 	wantPoison(a.t, a.allocator, a.dst)
 }
 
-// wantAborted waits for an aborted transfer, which may have succeeded before.
+// wantAborted waits for tr, an aborted transfer of data. If tr has failed, the test fails unless
+// the error matches errTest or channel.ErrAborted. If tr is a Recv that has succeeded, the test
+// fails unless dst contains data.
 func (a *abortTest) wantAborted(tr *transfer, data []byte, dst device.Buffer) {
 	a.t.Helper()
 	err := tr.wait()
@@ -177,7 +186,9 @@ func (a *abortTest) wantAborted(tr *transfer, data []byte, dst device.Buffer) {
 	}
 }
 
-// Both ends abort the same transfer concurrently.
+// concurrentAborts aborts the same transfer at both ends concurrently, after different delays. It
+// checks that the Send and the Recv end as wantAborted requires, and that the channel still moves
+// tensors.
 func concurrentAborts(t *testing.T, b Backend) {
 	connect, listen := open(t, b)
 	a := newAbortTest(defaultAllocator(t, b), connect, listen)

@@ -10,7 +10,8 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/device"
 )
 
-// runOptional runs the cases of optional interfaces in the compatible dialect.
+// runOptional tests EndRecv and, if the channel of b implements [channel.Compatible], Discard and
+// Fits, in the compatible dialect.
 func runOptional(t *testing.T, b Backend) {
 	runGroup(t, b, "EndRecv", endRecvCases)
 	connect, _ := open(t, b)
@@ -23,7 +24,7 @@ func runOptional(t *testing.T, b Backend) {
 }
 
 var endRecvCases = []testCase{
-	{"EarlierRecvsComplete", func(t *testing.T, b Backend) {
+	{"EarlierRecvsComplete", "Compatible.EndRecv: EndRecv announces that Recv and Discard will not be called any more, because the peer has announced its last transfer. Earlier calls continue.", func(t *testing.T, b Backend) {
 		connect, listen := open(t, b)
 		p := defaultAllocator(t, b)
 		first, second := p.alloc(1000), p.alloc(100_000)
@@ -37,7 +38,7 @@ var endRecvCases = []testCase{
 		exchange(t, b, listen, connect, 1000)
 	}},
 
-	{"UnreceivedTensor", func(t *testing.T, b Backend) {
+	{"UnreceivedTensor", "Compatible.EndRecv: If a tensor arrives after them on the connection on which the channel detects the end of the peer, the channel treats it as that end, and calls Link.Broken with io.EOF.", func(t *testing.T, b Backend) {
 		for _, n := range []int{1000, 100_000} {
 			connect, listen := open(t, b)
 			p := defaultAllocator(t, b)
@@ -50,7 +51,7 @@ var endRecvCases = []testCase{
 		}
 	}},
 
-	{"AfterClose", func(t *testing.T, b Backend) {
+	{"AfterClose", "Compatible.EndRecv: EndRecv may be called repeatedly, and after Close.", func(t *testing.T, b Backend) {
 		connect, _ := open(t, b)
 		connect.close(errTest)
 		connect.endRecv()
@@ -59,7 +60,7 @@ var endRecvCases = []testCase{
 }
 
 var discardCases = []testCase{
-	{"BetweenOthers", func(t *testing.T, b Backend) {
+	{"BetweenOthers", "Compatible.Discard: Discard receives and drops a tensor of n bytes that the application has rejected. It takes the place of Recv and calls done likewise.", func(t *testing.T, b Backend) {
 		connect, listen := open(t, b)
 		exchange(t, b, connect, listen, 1000)
 		p := defaultAllocator(t, b)
@@ -69,15 +70,15 @@ var discardCases = []testCase{
 		}
 	}},
 
-	{"AfterClose", func(t *testing.T, b Backend) {
+	{"AfterClose", "Compatible.Discard: Discard receives and drops a tensor of n bytes that the application has rejected. It takes the place of Recv and calls done likewise.", func(t *testing.T, b Backend) {
 		connect, _ := open(t, b)
 		require.NoError(t, connect.ch.Close(errTest))
 		require.ErrorIs(t, connect.discard(100).wait(), errTest)
 	}},
 }
 
-// endRecv calls EndRecv if the channel implements it, as a pipe does. Other channels must behave in
-// the same way without it.
+// endRecv calls EndRecv of the channel if the channel implements [channel.Compatible], as a pipe
+// does, and otherwise does nothing. A channel without EndRecv must pass the same tests.
 func (e *end) endRecv() {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -10,33 +10,39 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/internal/testutil/testwait"
 )
 
-// runParity runs the cases that TensorPipe has for each of its channels.
+// runParity runs, as subtests of t, the cases with which TensorPipe tests each of its channels,
+// under names that identify TensorPipe's cases.
 func runParity(t *testing.T, b Backend) {
-	for _, c := range []testCase{
-		{"CallbacksAreDeferred", callbacksAreDeferred}, // first, because the others rely on it
-		{"DeviceDescriptors", deviceDescriptors},
-		{"ClientToServer", clientToServer},
-		{"ServerToClient", serverToClient},
-		{"SendMultipleTensors", sendMultipleTensors},
-		{"SendTensorsBothWays", sendTensorsBothWays},
-		{"EmptyTensor", emptyTensor},
-		{"EmptyAndNonEmptyTensors", emptyAndNonEmptyTensors},
-		{"NullPointer", nullPointer},
-	} {
-		parity.Case(t, "tensorpipe/channel."+c.name+"@"+b.Name, func(t *testing.T) { c.test(t, b.withTimeout(t)) })
+	for _, c := range parityCases {
+		parity.Case(t, "tensorpipe/channel."+c.name+"@"+b.Name, func(t *testing.T) { c.check(t, b) })
 	}
 }
 
+// parityCases are TensorPipe's tests of a channel.
+var parityCases = []testCase{
+	{"CallbacksAreDeferred", "Channel: Each transfer calls done exactly once, whatever its outcome, and never from within Send, Recv or Abort, so that the caller may hold a lock that done takes.", callbacksAreDeferred}, // first, because the others rely on it
+	{"DeviceDescriptors", "Factory.DeviceDescriptors: It has at least one device and no empty text, and is the same at each call; the caller may change it.", deviceDescriptors},
+	{"ClientToServer", "Channel: A Send of one end matches the Recv of the other end that has the same id.", clientToServer},
+	{"ServerToClient", "Channel: A Send of one end matches the Recv of the other end that has the same id.", serverToClient},
+	{"SendMultipleTensors", "Channel: A Send of one end matches the Recv of the other end that has the same id.", sendMultipleTensors},
+	{"SendTensorsBothWays", "Channel: A Send of one end matches the Recv of the other end that has the same id.", sendTensorsBothWays},
+	{"EmptyTensor", "Channel: The pipe handles empty tensors itself, but Send and Recv accept them: they send nothing, and complete without error while the channel has not ended.", emptyTensor},
+	{"EmptyAndNonEmptyTensors", "Channel: The pipe handles empty tensors itself, but Send and Recv accept them: they send nothing, and complete without error while the channel has not ended.", emptyAndNonEmptyTensors},
+	{"NullPointer", "Channel: The pipe handles empty tensors itself, but Send and Recv accept them: they send nothing, and complete without error while the channel has not ended.", nullPointer},
+}
+
 func deviceDescriptors(t *testing.T, b Backend) {
-	one, two := b.New(t).DeviceDescriptors(), b.New(t).DeviceDescriptors()
-	require.NotEmpty(t, one)
+	f := b.New(t)
+	one, two := f.DeviceDescriptors(), f.DeviceDescriptors()
+	require.NotEmpty(t, one, "the channel serves no device")
 	for d, text := range one {
-		require.NotEmpty(t, text, "descriptor of %v", d)
+		require.NotEmpty(t, text, "the descriptor of %v is empty", d)
 	}
 	require.Equal(t, one, two)
 }
 
-// In TensorPipe's tests the listening end sends in this case.
+// clientToServer checks that one tensor arrives that the listening end sends. The name and the
+// direction are those of TensorPipe's test.
 func clientToServer(t *testing.T, b Backend) {
 	connect, listen := open(t, b)
 	exchange(t, b, listen, connect, 256)
@@ -47,14 +53,15 @@ func serverToClient(t *testing.T, b Backend) {
 	exchange(t, b, connect, listen, 256)
 }
 
-// exchange sends tensors of these sizes concurrently and checks what arrives.
+// exchange sends one tensor of each of sizes from from to to, all concurrently, waits for them, and
+// fails the test unless all arrive unchanged.
 func exchange(t *testing.T, b Backend, from, to *end, sizes ...int) {
 	t.Helper()
 	begin(t, b, from, to, sizes...)()
 }
 
-// begin begins the transfers of exchange, and returns a function that waits for them and checks
-// what arrives.
+// begin begins to send one tensor of each of sizes from from to to. It returns a function that
+// waits for these transfers and fails the test unless all tensors have arrived unchanged.
 func begin(t *testing.T, b Backend, from, to *end, sizes ...int) (check func()) {
 	t.Helper()
 	p := defaultAllocator(t, b)
@@ -97,7 +104,8 @@ func sendTensorsBothWays(t *testing.T, b Backend) {
 	checkReverse()
 }
 
-// The tensors are empty slices of memory that is not empty.
+// emptyTensor checks, in both directions, that an empty slice of memory that is not empty can be
+// sent and received, and that the memory does not change.
 func emptyTensor(t *testing.T, b Backend) {
 	connect, listen := open(t, b)
 	p := defaultAllocator(t, b)
@@ -114,7 +122,8 @@ func emptyAndNonEmptyTensors(t *testing.T, b Backend) {
 	exchange(t, b, connect, listen, 1, 0, 1)
 }
 
-// An empty tensor in host memory may have no address.
+// nullPointer checks, in both directions, that an empty tensor without an address can be sent and
+// received: device.Bytes(nil) in host memory, and an allocation of 0 bytes on other devices.
 func nullPointer(t *testing.T, b Backend) {
 	connect, listen := open(t, b)
 	nothing := device.Bytes(nil)
@@ -125,8 +134,10 @@ func nullPointer(t *testing.T, b Backend) {
 	wantOK(connect.send(nothing), listen.recv(nothing))
 }
 
-// The ends hold a mutex during each call that done locks too. The calls run on other goroutines, so
-// that a channel that calls done within them is reported, and does not deadlock the test.
+// callbacksAreDeferred checks that Send, Recv and Abort do not call done before they return. The
+// ends hold a mutex during each call that done locks too, so that a channel that calls done within
+// them deadlocks; the calls run on other goroutines, so that this fails the test instead of
+// blocking it.
 func callbacksAreDeferred(t *testing.T, b Backend) {
 	connect, listen := open(t, b)
 	p := defaultAllocator(t, b)

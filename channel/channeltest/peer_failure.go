@@ -15,7 +15,7 @@ import (
 )
 
 var peerLossCases = []testCase{
-	{"PeerClosesIdleChannel", func(t *testing.T, b Backend) {
+	{"PeerClosesIdleChannel", "Link.Broken: The error matches io.EOF if the peer closed between two transfers, and ErrProtocol if it broke the protocol. Transfers that begin later fail with an error that matches the same one.", func(t *testing.T, b Backend) {
 		connect, listen := open(t, b)
 		exchange(t, b, connect, listen, 100)
 		connect.close(errTest)
@@ -28,7 +28,7 @@ var peerLossCases = []testCase{
 		listen.abort(0, errTest)
 	}},
 
-	{"AnyConnectionEnds", func(t *testing.T, b Backend) {
+	{"AnyConnectionEnds", "Link.Broken: The error matches io.EOF if the peer closed between two transfers, and ErrProtocol if it broke the protocol. Transfers that begin later fail with an error that matches the same one.", func(t *testing.T, b Backend) {
 		for i := range b.New(t).Connections(b.native) {
 			near, far := connections(t, b)
 			e := openEnd(t, b, channel.RoleListen, near)
@@ -37,7 +37,7 @@ var peerLossCases = []testCase{
 		}
 	}},
 
-	{"WaitingTransfers", func(t *testing.T, b Backend) {
+	{"WaitingTransfers", "Link.Broken: Transfers in progress still complete through done, successfully if the peer had sent all their bytes.", func(t *testing.T, b Backend) {
 		near, far := connections(t, b)
 		e := openEnd(t, b, channel.RoleConnect, near)
 		p := defaultAllocator(t, b)
@@ -50,11 +50,12 @@ var peerLossCases = []testCase{
 		require.Error(t, e.wantBroken())
 	}},
 
-	{"AtEveryCall", lossAtEveryCall},
+	{"AtEveryCall", "Channel: Each transfer calls done exactly once, whatever its outcome, and never from within Send, Recv or Abort, so that the caller may hold a lock that done takes.", lossAtEveryCall},
 }
 
-// One end dies at its first call on a connection, at its second, and so on, until the transfers
-// need fewer calls. Under the race detector only every third call and the last ones are tested.
+// lossAtEveryCall moves tensors repeatedly while one end dies at its first call on a connection, at
+// its second, and so on, until the tensors need fewer calls. It checks that all transfers end.
+// Under the race detector it tests only every third call and the last ones.
 func lossAtEveryCall(t *testing.T, b Backend) {
 	const most = 10_000
 	stride := race.Pick(1, 3)
@@ -69,16 +70,17 @@ func lossAtEveryCall(t *testing.T, b Backend) {
 	require.Fail(t, "the transfers do not complete")
 }
 
-// eitherKilledAt runs the transfers once for each end that dies, and reports whether one of them
-// made that many calls.
+// eitherKilledAt calls killAt twice, so that each end dies once at its call with the number atCall,
+// counted from 0. It reports whether at least one of the ends made that many calls.
 func eitherKilledAt(t *testing.T, b Backend, atCall int) bool {
 	t.Helper()
 	one, other := killAt(t, b, atCall, channel.RoleConnect), killAt(t, b, atCall, channel.RoleListen)
 	return one || other
 }
 
-// killAt runs the transfers while one end dies at the given call, and reports whether it made that
-// many calls.
+// killAt opens a channel, whose end with the role killedRole dies at its call on a connection with
+// the number atCall, counted from 0, and runs tryTransfers on it. It closes the channel and reports
+// whether that end made the call.
 func killAt(t *testing.T, b Backend, atCall int, killedRole channel.Role) bool {
 	t.Helper()
 	near, far := connections(t, b)
@@ -97,8 +99,9 @@ func killAt(t *testing.T, b Backend, atCall int, killedRole channel.Role) bool {
 	return k.fired()
 }
 
-// tryTransfers sends tensors in both directions, waits until each has succeeded or failed, and
-// checks those that succeeded.
+// tryTransfers sends three tensors in each direction, waits until each Send and Recv has succeeded
+// or failed, and fails the test if a Recv has succeeded with wrong bytes. name describes the
+// situation in the message.
 func tryTransfers(p allocator, connect, listen *end, name string) {
 	p.t.Helper()
 	type arrival struct {
@@ -129,11 +132,11 @@ func tryTransfers(p allocator, connect, listen *end, name string) {
 // hostileCases send a frame that no channel expects, from a peer that is no channel, during a
 // transfer of 100 bytes in each direction.
 var hostileCases = []testCase{
-	{"EmptyFrame", hostileFrame(transport.Frame{})},
-	{"ShortFrame", hostileFrame(transport.Frame{[]byte("\xb9\x01\x83 no")})},
-	{"FrameOneTooShort", hostileFrame(transport.Frame{make([]byte, 99)})},
-	{"FrameOneTooLong", hostileFrame(transport.Frame{make([]byte, 101)})},
-	{"LongFrame", hostileFrame(transport.Frame{make([]byte, 1<<20)})},
+	{"EmptyFrame", "Link.Broken: The error matches io.EOF if the peer closed between two transfers, and ErrProtocol if it broke the protocol.", hostileFrame(transport.Frame{})},
+	{"ShortFrame", "Link.Broken: The error matches io.EOF if the peer closed between two transfers, and ErrProtocol if it broke the protocol.", hostileFrame(transport.Frame{[]byte("\xb9\x01\x83 no")})},
+	{"FrameOneTooShort", "Link.Broken: The error matches io.EOF if the peer closed between two transfers, and ErrProtocol if it broke the protocol.", hostileFrame(transport.Frame{make([]byte, 99)})},
+	{"FrameOneTooLong", "Link.Broken: The error matches io.EOF if the peer closed between two transfers, and ErrProtocol if it broke the protocol.", hostileFrame(transport.Frame{make([]byte, 101)})},
+	{"LongFrame", "Link.Broken: The error matches io.EOF if the peer closed between two transfers, and ErrProtocol if it broke the protocol.", hostileFrame(transport.Frame{make([]byte, 1<<20)})},
 }
 
 func hostileFrame(f transport.Frame) func(t *testing.T, b Backend) {

@@ -17,8 +17,8 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/transport/mem"
 )
 
-// In the native dialect channels are given streams of a session, and no connection of the
-// transport.
+// In the native dialect the suite gives channels streams of a session, and never a connection of
+// the transport itself.
 func TestNativeChannelsGetStreams(t *testing.T) {
 	recorder := &connRecorder{t: t}
 	channeltest.Run(t, channeltest.Backend{
@@ -49,7 +49,8 @@ func (o *connRecorder) record(connect channeltest.Connect) channeltest.Connect {
 	}
 }
 
-// countStreams counts the streams among the connections that a native channel was given.
+// countStreams adds the number of session streams among got, the connections that a native channel
+// was given, to o.streams. It fails the test if got contains a connection of the transport itself.
 func (o *connRecorder) countStreams(got []transport.Conn) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

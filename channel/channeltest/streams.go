@@ -13,6 +13,7 @@ import (
 // streamCase is a test of stream order with the memory of one device.
 type streamCase struct {
 	name string
+	rule string // see testCase
 	test func(t *testing.T, s *streamTest)
 }
 
@@ -25,17 +26,18 @@ type streamTest struct {
 }
 
 var streamCases = []streamCase{
-	{"SenderWaitsForItsStream", senderWaitsForItsStream},
-	{"ReceiverWaitsForItsStream", receiverWaitsForItsStream},
-	{"MemoryIsReusedOnTheStream", memoryIsReusedOnTheStream},
-	{"StreamsAreReleasedInAnyOrder", streamsAreReleasedInAnyOrder},
-	{"OffsetWithinAnAllocation", offsetWithinAnAllocation},
-	{"BothWays", bothWaysOnStreams},
-	{"AbortWhileHeld", abortWhileHeld},
-	{"CloseWhileHeld", closeWhileHeld},
+	{"SenderWaitsForItsStream", "Channel.Send: The channel reads the memory after the work that src's stream holds at the time of the call has completed.", senderWaitsForItsStream},
+	{"ReceiverWaitsForItsStream", "Channel.Recv: The channel writes to the memory after the work that dst's stream holds at the time of the call has completed. Work enqueued on dst's stream after done sees the received bytes.", receiverWaitsForItsStream},
+	{"MemoryIsReusedOnTheStream", "Channel: Until done is called the memory belongs to the channel. After that host memory may be reused; on a device with streams the work is enqueued on the buffer's stream, and whatever reuses the memory must be ordered after it on that stream.", memoryIsReusedOnTheStream},
+	{"StreamsAreReleasedInAnyOrder", "Channel: A Send of one end matches the Recv of the other end that has the same id.", streamsAreReleasedInAnyOrder},
+	{"OffsetWithinAnAllocation", "Channel: A Send of one end matches the Recv of the other end that has the same id.", offsetWithinAnAllocation},
+	{"BothWays", "Channel: A Send of one end matches the Recv of the other end that has the same id.", bothWaysOnStreams},
+	{"AbortWhileHeld", "Channel.Abort: done is called with cause as soon as the memory is not in use any more, without waiting for the peer.", abortWhileHeld},
+	{"CloseWhileHeld", "Channel.Close: Close ends all transfers with cause, and closes the link. It returns the error of closing the link, after every done has been called and all goroutines of the channel have ended.", closeWhileHeld},
 }
 
-// runStreams runs the stream cases for each kind of memory with a stream.
+// runStreams runs the streamCases as subtests of t, for each device of b whose memory has a stream,
+// and then the test between devices. If b.Hold is nil it does nothing.
 func runStreams(t *testing.T, b Backend) {
 	if b.Hold == nil {
 		return
@@ -43,6 +45,7 @@ func runStreams(t *testing.T, b Backend) {
 	for i, p := range streamAllocators(t, b) {
 		for _, c := range streamCases {
 			t.Run(fmt.Sprintf("Streams/%v/%s", p.device, c.name), func(t *testing.T) {
+				printRule(t, c.rule)
 				b := b.withTimeout(t)
 				p := streamAllocators(t, b)[i]
 				s := &streamTest{allocator: p, b: b}
@@ -55,8 +58,9 @@ func runStreams(t *testing.T, b Backend) {
 	t.Run("Streams/BetweenDevices", func(t *testing.T) { betweenDevices(t, b.withTimeout(t)) })
 }
 
-// streamAllocators returns the allocators whose memory has a stream. Host memory has one if a
-// device kind can create it.
+// streamAllocators returns the allocators of the devices that the channel serves whose memory has a
+// stream. These are all devices but cpu:0, and cpu:0 with a stream of the first of b.Kinds, if
+// there is one.
 func streamAllocators(t *testing.T, b Backend) []allocator {
 	t.Helper()
 	var out []allocator
@@ -71,8 +75,8 @@ func streamAllocators(t *testing.T, b Backend) []allocator {
 	return out
 }
 
-// Send is called while the stream of its memory is held. The value that work on the stream writes
-// later must be sent, even if done is called before.
+// senderWaitsForItsStream calls Send while the stream of the memory is held and work that changes
+// the memory is enqueued on it. It checks that the changed value arrives.
 func senderWaitsForItsStream(t *testing.T, s *streamTest) {
 	early, final := random(1000, 1), random(1000, 2)
 	src, dst := s.allocWith(early), s.alloc(1000)
@@ -85,8 +89,9 @@ func senderWaitsForItsStream(t *testing.T, s *streamTest) {
 	s.want(final, dst, "the value written by work on the stream")
 }
 
-// Recv is called while work that reads the old contents is pending on the stream. The received
-// bytes must be written after that work.
+// receiverWaitsForItsStream calls Recv while the stream of the memory is held and work that reads
+// the memory is enqueued on it. It checks that this work reads the old contents, and work enqueued
+// after done the received ones.
 func receiverWaitsForItsStream(t *testing.T, s *streamTest) {
 	before, sent := random(1000, 1), random(1000, 2)
 	dst := s.allocWith(before)
@@ -103,8 +108,9 @@ func receiverWaitsForItsStream(t *testing.T, s *streamTest) {
 	wantBytes(t, sent, after, "what later work on the stream reads")
 }
 
-// After done, work on the stream may overwrite the memory: it is ordered after the channel's use of
-// it, at both ends.
+// memoryIsReusedOnTheStream overwrites the memory on its stream directly after done, at both ends.
+// It checks that the old contents arrive and that the received ones can be read before they are
+// overwritten.
 func memoryIsReusedOnTheStream(t *testing.T, s *streamTest) {
 	src, dst := s.alloc(5000), s.alloc(5000)
 	for i := range uint64(20) {
@@ -120,8 +126,9 @@ func memoryIsReusedOnTheStream(t *testing.T, s *streamTest) {
 	}
 }
 
-// Each tensor has its own stream at each end, and all are held. They are released in the order of
-// the tensors, receivers first, and in reverse order.
+// streamsAreReleasedInAnyOrder begins ten transfers whose streams are all held, at both ends. It
+// releases the streams one by one, receivers first and in the order of the tensors, and a second
+// time in reverse order. It checks that all tensors arrive.
 func streamsAreReleasedInAnyOrder(t *testing.T, s *streamTest) {
 	for _, reversed := range []bool{false, true} {
 		releases, check := beginTenHeld(t, s)
@@ -136,8 +143,9 @@ func streamsAreReleasedInAnyOrder(t *testing.T, s *streamTest) {
 	}
 }
 
-// beginTenHeld begins ten transfers between held streams. It returns the functions that release the
-// streams and one that checks the outcome.
+// beginTenHeld begins ten transfers whose streams are all held at both ends. It returns the
+// functions that release the streams, and a function that waits for the transfers and fails the
+// test unless the tensors have arrived.
 func beginTenHeld(t *testing.T, s *streamTest) (releases []func(), check func()) {
 	t.Helper()
 	var all []*transfer
@@ -161,7 +169,8 @@ func beginTenHeld(t *testing.T, s *streamTest) (releases []func(), check func())
 	}
 }
 
-// A tensor may be a slice of a larger allocation at either end.
+// offsetWithinAnAllocation sends a slice of a larger allocation into a slice at another offset. It
+// checks that the bytes arrive and that those around the target do not change.
 func offsetWithinAnAllocation(t *testing.T, s *streamTest) {
 	const size, off, n = 1024, 128, 500
 	data := random(size, 1)
@@ -176,7 +185,8 @@ func offsetWithinAnAllocation(t *testing.T, s *streamTest) {
 	}
 }
 
-// Many tensors are sent in both directions between streams with pending work.
+// bothWaysOnStreams sends twenty tensors in each direction between memory with pending work on its
+// streams, and checks that all arrive.
 func bothWaysOnStreams(t *testing.T, s *streamTest) {
 	var all []*transfer
 	var targets []device.Buffer
@@ -193,8 +203,9 @@ func bothWaysOnStreams(t *testing.T, s *streamTest) {
 	}
 }
 
-// Abort does not wait for pending work. done may report success if the channel has already enqueued
-// all its work.
+// abortWhileHeld aborts a Send and a Recv whose streams are held. It checks that done is called
+// although the work on the streams is pending. The Send must end with the cause or succeed; the
+// result of the Recv is not checked.
 func abortWhileHeld(t *testing.T, s *streamTest) {
 	src, dst := s.alloc(1000), s.alloc(1000)
 	defer s.hold(src)()
@@ -220,7 +231,8 @@ func closeWhileHeld(t *testing.T, s *streamTest) {
 	s.listen.close(errTest)
 }
 
-// Tensors are sent between all pairs of devices that the descriptors allow.
+// betweenDevices sends a tensor between all pairs of devices whose descriptors permit it, in both
+// directions, and checks that it arrives.
 func betweenDevices(t *testing.T, b Backend) {
 	connect, listen := open(t, b)
 	f := b.New(t)

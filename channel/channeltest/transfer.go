@@ -12,7 +12,7 @@ import (
 )
 
 var transferCases = []testCase{
-	{"Sizes", func(t *testing.T, b Backend) {
+	{"Sizes", "Channel: A Send of one end matches the Recv of the other end that has the same id.", func(t *testing.T, b Backend) {
 		sizes := []int{1, 2, 7, 8, 4095, 4096, 65535, 65536, 65537, 1 << 20, 1<<20 + 1, 3<<20 - 1}
 		connect, listen := open(t, b)
 		exchange(t, b, connect, listen, sizes...)
@@ -21,7 +21,7 @@ var transferCases = []testCase{
 		}
 	}},
 
-	{"Large", func(t *testing.T, b Backend) {
+	{"Large", "Channel: A Send of one end matches the Recv of the other end that has the same id.", func(t *testing.T, b Backend) {
 		connect, listen := open(t, b)
 		large := race.Pick(64<<20, 16<<20) // many chunks on every path
 		checkForward := begin(t, b, connect, listen, large)
@@ -30,7 +30,7 @@ var transferCases = []testCase{
 		checkReverse()
 	}},
 
-	{"ManyBothWays", func(t *testing.T, b Backend) {
+	{"ManyBothWays", "Channel: A Send of one end matches the Recv of the other end that has the same id.", func(t *testing.T, b Backend) {
 		connect, listen := open(t, b)
 		sizes := make([]int, race.Pick(500, 200))
 		r := rand.New(rand.NewPCG(1, 2))
@@ -46,7 +46,7 @@ var transferCases = []testCase{
 		checkReverse()
 	}},
 
-	{"RecvBeforeSend", func(t *testing.T, b Backend) {
+	{"RecvBeforeSend", "Channel: A Recv may come before the peer's Send, in both dialects.", func(t *testing.T, b Backend) {
 		connect, listen := open(t, b)
 		p := defaultAllocator(t, b)
 		dst := p.alloc(1000)
@@ -57,7 +57,7 @@ var transferCases = []testCase{
 		p.want(random(1000, 1), dst, "tensor")
 	}},
 
-	{"OneAtATime", func(t *testing.T, b Backend) {
+	{"OneAtATime", "Channel: A Send of one end matches the Recv of the other end that has the same id.", func(t *testing.T, b Backend) {
 		connect, listen := open(t, b)
 		for i := range 50 {
 			exchange(t, b, connect, listen, i)
@@ -65,12 +65,13 @@ var transferCases = []testCase{
 		}
 	}},
 
-	{"MemoryIsFreeAfterDone", memoryIsFreeAfterDone},
-	{"Segments", segments},
-	{"EmptyPutsNothingOnTheWire", emptyPutsNothingOnTheWire},
+	{"MemoryIsFreeAfterDone", "Channel: Until done is called the memory belongs to the channel. After that host memory may be reused; on a device with streams the work is enqueued on the buffer's stream, and whatever reuses the memory must be ordered after it on that stream.", memoryIsFreeAfterDone},
+	{"Segments", "Channel: Host memory may consist of several segments, in different ways at the two ends.", segments},
+	{"EmptyPutsNothingOnTheWire", "Channel: The pipe handles empty tensors itself, but Send and Recv accept them: they send nothing, and complete without error while the channel has not ended.", emptyPutsNothingOnTheWire},
 }
 
-// The sender overwrites its memory directly after done. The old contents must arrive.
+// memoryIsFreeAfterDone overwrites the sender's memory directly after done of the Send, and checks
+// that the contents before that arrive.
 func memoryIsFreeAfterDone(t *testing.T, b Backend) {
 	connect, listen := open(t, b)
 	p := defaultAllocator(t, b)
@@ -86,7 +87,8 @@ func memoryIsFreeAfterDone(t *testing.T, b Backend) {
 	}
 }
 
-// Host memory in several segments, different ones at the two ends.
+// segments sends host memory that is in several segments into memory that is divided differently,
+// and checks that the bytes arrive. It skips the test if the channel does not serve host memory.
 func segments(t *testing.T, b Backend) {
 	p := defaultAllocator(t, b)
 	if p.device != device.CPU() {
@@ -108,7 +110,8 @@ func segments(t *testing.T, b Backend) {
 	p.want(data, dst, "one byte each")
 }
 
-// split divides data into pieces of these sizes and the remaining bytes.
+// split divides data into pieces with these sizes, followed by one piece with the remaining bytes,
+// which may be empty. The pieces share data's memory.
 func split(data []byte, sizes []int) [][]byte {
 	var out [][]byte
 	for _, n := range sizes {
@@ -118,7 +121,8 @@ func split(data []byte, sizes []int) [][]byte {
 	return append(out, data)
 }
 
-// Other implementations expect no bytes for an empty tensor.
+// emptyPutsNothingOnTheWire checks that empty tensors add neither frames nor bytes to those written
+// to the connections, because other implementations expect none.
 func emptyPutsNothingOnTheWire(t *testing.T, b Backend) {
 	written := func(sizes ...int) (frames, bytes int64) {
 		near, far := connections(t, b)

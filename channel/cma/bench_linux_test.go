@@ -47,7 +47,8 @@ func (r *receiver) recv() {
 	r.next++
 }
 
-// take waits for the oldest tensor, and requests another into its memory.
+// take waits until the oldest tensor in progress has arrived, and begins to receive another one
+// into its memory. It ends the test if the tensor failed.
 func (r *receiver) take(t testing.TB) {
 	if err := <-r.done[r.next%inFlight]; err != nil {
 		t.Fatal(err)
@@ -55,7 +56,8 @@ func (r *receiver) take(t testing.TB) {
 	r.recv()
 }
 
-// Another process sends small, large and very large tensors.
+// Small, large and very large tensors that another process sends arrive unchanged, in both
+// dialects.
 func TestSecondProcess(t *testing.T) {
 	for _, native := range []bool{false, true} {
 		for _, size := range []int{1, 100_000, 5<<20 + 1} {
@@ -73,8 +75,9 @@ func TestSecondProcess(t *testing.T) {
 	}
 }
 
-// BenchmarkOneWay moves tensors from another process, eight in progress, and for comparison copies as
-// many bytes within this process.
+// BenchmarkOneWay measures how fast tensors are received from another process, with several in
+// progress at a time, and for comparison how fast this process copies as many bytes of its own
+// memory.
 func BenchmarkOneWay(b *testing.B) {
 	for _, size := range []int{64 << 10, 1 << 20, 16 << 20, 64 << 20} {
 		b.Run(fmt.Sprintf("memcpy/%dKiB", size>>10), func(b *testing.B) { benchmarkMemcpy(b, size) })
@@ -111,8 +114,8 @@ func benchmarkMemcpy(b *testing.B, size int) {
 	}
 }
 
-// BenchmarkNative measures transfers within this process one after the other in the native dialect,
-// where the receiver begins before or after the sender.
+// BenchmarkNative measures transfers within this process, one after the other in the native
+// dialect, with a receiver that begins before the sender and with one that begins after it.
 func BenchmarkNative(b *testing.B) {
 	for _, size := range []int{8, 64 << 10, 1 << 20} {
 		for _, late := range []bool{false, true} {

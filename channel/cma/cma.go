@@ -94,8 +94,8 @@ var (
 	_ channel.Prober  = (*Factory)(nil)
 )
 
-// New returns a factory with these options. It tests the system only when Viable, or a method that
-// needs the result, is first called.
+// New returns a factory with the options o. It does not test the system: the first call of Viable,
+// DeviceDescriptors or New of the factory does.
 func New(o Options) *Factory {
 	workers := cmp.Or(o.Workers, min(runtime.NumCPU(), maxWorkers))
 	f := &Factory{slots: make(chan struct{}, max(workers-1, 0))}
@@ -106,13 +106,15 @@ func New(o Options) *Factory {
 	return f
 }
 
-// Viable returns nil if processes of this system can read each other's memory, as far as one process
-// can determine that. Otherwise the error matches [transport.ErrNotSupported]. The system is tested at
-// the first call only.
+// Viable returns nil if this process can read the memory of others and be read by them, as far as
+// one process can determine that. Otherwise the error is the reason, and matches
+// [transport.ErrNotSupported]. The system is tested once per factory; later calls return the same
+// result.
 func (f *Factory) Viable() error { return f.viable() }
 
-// DeviceDescriptors returns the descriptor of cpu:0, or nil if the channel is not viable. Processes
-// with equal descriptors can probably read each other; the form is that of TensorPipe.
+// DeviceDescriptors returns a new map with the descriptor of cpu:0, or nil if the channel is not
+// viable. Processes with equal descriptors can probably read each other's memory. The form of the
+// descriptor is that of TensorPipe.
 func (f *Factory) DeviceDescriptors() map[device.Device]string {
 	if f.Viable() != nil {
 		return nil
@@ -124,7 +126,8 @@ func (f *Factory) DeviceDescriptors() map[device.Device]string {
 // in the same namespaces, as the same user and with the same capabilities.
 func (f *Factory) CanCommunicate(local, remote string) bool { return local == remote }
 
-// Connections returns 2 for the compatible dialect and 1 for the native one.
+// Connections returns the number of connections that the channel needs: 1 if native is true, for
+// the native dialect, and otherwise 2.
 func (f *Factory) Connections(native bool) int {
 	if native {
 		return 1
@@ -132,8 +135,11 @@ func (f *Factory) Connections(native bool) int {
 	return 2
 }
 
-// New returns this end of a channel. It does not wait for the peer. The end owns the connections of
-// link. If New fails, it has closed them, and the error is a [*channel.Error].
+// New returns this process's end of a channel, which owns the connections and the Host of link. It
+// does not wait for the peer. It fails if link has the wrong number of connections, the channel is
+// not viable, link.Offer is malformed, or link.Offer names another process than the kernel reports
+// for the peer. It has then closed the connections and the Host of link, and the error is a
+// [*channel.Error].
 func (f *Factory) New(_ context.Context, link channel.Link, _ channel.Role) (channel.Channel, error) {
 	err := channel.CheckLink(link, f.Connections(link.Native))
 	process := 0
@@ -171,12 +177,13 @@ func (e *ReadError) Error() string {
 	return "read the memory of process " + strconv.Itoa(e.PID) + ": " + e.Err.Error()
 }
 
-// Unwrap returns the system's error.
+// Unwrap returns e.Err, the system's error.
 func (e *ReadError) Unwrap() error { return e.Err }
 
-// wrapError returns err, which must not be nil, as a [*channel.Error] with the channel's name and the
-// peer. An invalid frame also matches channel.ErrProtocol. A failed read also matches
-// channel.ErrForbidden or channel.ErrCopy, unless the process does not exist any more.
+// wrapError returns err, which must not be nil, as a [*channel.Error] with the channel's name and
+// peer. If err matches transport.ErrFrame, the result also matches channel.ErrProtocol. If err
+// contains a [*ReadError], the result also matches channel.ErrForbidden or channel.ErrCopy, unless
+// the process that was read does not exist any more.
 func wrapError(peer string, err error) error {
 	var read *ReadError
 	switch {
@@ -188,8 +195,8 @@ func wrapError(peer string, err error) error {
 	return &channel.Error{Channel: Name, Peer: peer, Err: err}
 }
 
-// kind returns channel.ErrForbidden if the system forbids the read, and otherwise channel.ErrCopy: the
-// memory cannot be copied.
+// kind returns channel.ErrForbidden if the system forbids the read or does not support it, and
+// otherwise channel.ErrCopy.
 func (e *ReadError) kind() error {
 	if errors.Is(e, fs.ErrPermission) || errors.Is(e, errors.ErrUnsupported) {
 		return channel.ErrForbidden
@@ -197,8 +204,8 @@ func (e *ReadError) kind() error {
 	return channel.ErrCopy
 }
 
-// protocolError returns an error about a violation of the protocol by the peer. It matches
-// channel.ErrProtocol.
+// protocolError returns an error that matches channel.ErrProtocol, because the peer has violated
+// the protocol. format and args make its text as in fmt.Errorf.
 func protocolError(format string, args ...any) error {
 	return fmt.Errorf("%w: "+format, append([]any{channel.ErrProtocol}, args...)...)
 }

@@ -25,7 +25,7 @@ var transports = []struct {
 	{"shm", func() transport.Transport { return shm.New() }, ""},
 }
 
-// viable is tr, for tests that are left out where it does not work.
+// viable returns tr if tr works on this machine, and otherwise skips the test.
 func viable(t testing.TB, tr transport.Transport) transport.Transport {
 	t.Helper()
 	if err := tr.Viable(); err != nil {
@@ -34,7 +34,8 @@ func viable(t testing.TB, tr transport.Transport) transport.Transport {
 	return tr
 }
 
-// A process can read its own memory in the same way as that of another.
+// The channel passes the conformance suite over several transports, with both ends in this process,
+// which can read its own memory as it reads that of another process.
 func TestParity(t *testing.T) {
 	kind := delayed.New("late", 1)
 	t.Cleanup(kind.Close)

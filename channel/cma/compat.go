@@ -84,13 +84,21 @@ func (e *end) Send(id uint64, src device.Buffer, done func(error)) { e.begin(e.s
 
 func (e *end) Recv(id uint64, dst device.Buffer, done func(error)) { e.begin(e.recvs, id, dst, done) }
 
-// begin queues a transfer in q, which is sends or recvs. An invalid transfer completes with an error
-// and ends the channel, because the wire form cannot skip it. An empty one, and one after the end of
-// the channel, is not queued and completes at once. All of these complete on another goroutine.
+// begin queues a transfer of buf in q, which is e.sends or e.recvs. If buf is not host memory, or
+// no event can be recorded on its stream, begin ends the channel, because the wire form cannot skip
+// a tensor, and the transfer completes with the error. If buf is empty or the channel has ended,
+// the transfer is not queued, and completes with the error of the channel, or nil if the channel
+// has not ended. A transfer that is not queued completes by a call of done on another goroutine.
+// While a transfer is queued, q retains buf and done.
 func (e *end) begin(q *transfer.Queue, id uint64, buf device.Buffer, done func(error)) {
-	t, err := transfer.New(e.lifecycle.Context(), id, buf, done)
-	if !buf.IsHost() {
-		err = device.ErrMemory
+	if buf.IsHost() && buf.Len() == 0 {
+		e.lifecycle.CompleteAsync(done, e.lifecycle.Err())
+		return
+	}
+	var t transfer.Transfer
+	err := error(device.ErrMemory)
+	if buf.IsHost() {
+		t, err = transfer.New(e.lifecycle.Context(), id, buf, done)
 	}
 	if err != nil {
 		err = e.wrapError(err)
@@ -98,13 +106,15 @@ func (e *end) begin(q *transfer.Queue, id uint64, buf device.Buffer, done func(e
 		e.lifecycle.CompleteAsync(done, err)
 		return
 	}
-	if buf.Len() == 0 || !q.Push(t) {
+	if !q.Push(t) {
+		t.CancelWait()
 		e.lifecycle.CompleteAsync(done, e.lifecycle.Err())
 	}
 }
 
-// Fits implements [channel.Compatible]. It returns ErrScattered if src consists of several pieces and is
-// too large to be gathered into one: an announcement names one piece of memory.
+// Fits implements [channel.Compatible]. It returns ErrScattered if src consists of several pieces
+// and is larger than MaxGather, and otherwise nil. An announcement names one piece of memory, so
+// several pieces must be copied into one first.
 func (e *end) Fits(src device.Buffer) error {
 	if _, ok := src.Contiguous(); ok {
 		return nil
@@ -112,17 +122,18 @@ func (e *end) Fits(src device.Buffer) error {
 	return checkGather(src)
 }
 
-// Discard implements [channel.Compatible]. It confirms the announced tensor to the peer without copying
-// it. It checks neither n nor the address: an announcement has no length to compare with n, and only a
-// read finds out whether n bytes can be read at the address.
+// Discard implements [channel.Compatible]. It queues the peer's next tensor to be confirmed without
+// being copied. done is called with nil when the announcement of the tensor has arrived, or with
+// the error of the channel. If n is 0 or the channel has ended, nothing is queued, and done is
+// called on another goroutine. The length n and the announced address are not checked.
 func (e *end) Discard(id uint64, n int, done func(error)) {
 	if n == 0 || !e.recvs.Push(transfer.Transfer{ID: id, Discarded: n, Done: done}) {
 		e.lifecycle.CompleteAsync(done, e.lifecycle.Err())
 	}
 }
 
-// EndRecv implements [channel.Compatible]. It does nothing: the end of the peer is detected on the
-// connection for completions.
+// EndRecv implements [channel.Compatible]. It does nothing, because this channel detects the end of
+// the peer on the connection for completions, on which no tensors arrive.
 func (e *end) EndRecv() {}
 
 func (e *end) Abort(id uint64, cause error) {
@@ -137,11 +148,12 @@ func (e *end) fail(err error) { e.lifecycle.Fail(e.wrapError(err)) }
 
 func (e *end) wrapError(err error) error { return wrapError(e.peer, err) }
 
-// release closes the connections of link, and returns their errors. The lifecycle calls it at its end.
+// release closes the connections of link. e.lifecycle calls it once, at the end of the channel.
 //
-// If the peer may be reading announced tensors, release closes only the write directions, and returns
-// nil. A goroutine then waits up to lingerTimeout for the peer to close its end, and closes the
-// connections. If the peer broke the protocol, release does not wait for it.
+// If no announced tensor is waiting for its completion, or the peer broke the protocol, release
+// closes the connections at once and returns their errors. Otherwise the peer may still read
+// announced memory: release closes only the write directions and returns nil. A goroutine then
+// waits up to lingerTimeout for the peer to close its end, and closes the connections.
 func (e *end) release(link channel.Link) error {
 	if !e.anyPending() || errors.Is(e.lifecycle.Err(), channel.ErrProtocol) {
 		return channel.CloseLink(link)

@@ -23,8 +23,8 @@ type announcer struct {
 	frames []transport.Frame
 }
 
-// announce waits for queued tensors and sends their announcements. It returns the error that ends the
-// channel, or that has ended it.
+// announce sends the announcements of the tensors in e.sends, in order, until the channel ends, a
+// tensor cannot be announced or the connection fails. It returns the error, which is never nil.
 func (e *end) announce() error {
 	for {
 		if err := e.nextBatch(); err != nil {
@@ -36,8 +36,11 @@ func (e *end) announce() error {
 	}
 }
 
-// nextBatch waits for a tensor to send. It makes announcements, in announcer.frames, of this tensor
-// and of those queued directly after it that are ready, at most batch. An error ends the channel.
+// nextBatch blocks until e.sends has a tensor whose memory is ready. It moves this tensor, and
+// those queued directly after it that are ready, from e.sends to e.pending, and sets
+// e.announcer.frames to their announcements, at most batch. It returns an error if the channel has
+// ended, the work of the tensor's stream failed, or the tensor is too scattered. The caller must
+// then end the channel.
 func (e *end) nextBatch() error {
 	t, err := e.sends.Wait(e.lifecycle.Context())
 	if err == nil {
@@ -55,9 +58,9 @@ func (e *end) nextBatch() error {
 	return err
 }
 
-// announceFront moves the front of sends, whose memory must be ready, to pending, and appends its
-// announcement to announcer.frames. It returns an error, and leaves the front, if the channel has
-// ended or the memory is too scattered.
+// announceFront moves the first transfer of e.sends, whose memory must be ready, to e.pending, and
+// appends its announcement to e.announcer.frames. It returns the error of the channel if the
+// channel has ended, or that of [contiguous]; the transfer then stays in e.sends.
 func (e *end) announceFront() error {
 	if err := e.lifecycle.Err(); err != nil {
 		return err
@@ -74,8 +77,9 @@ func (e *end) announceFront() error {
 	return nil
 }
 
-// contiguous returns the memory of buf itself, or a copy if it consists of several pieces. The error
-// is ErrScattered if it is too large to be copied.
+// contiguous returns the host memory of buf as one slice: buf's memory itself if it is in one
+// piece, and otherwise a copy. The error is ErrScattered if buf has several pieces and is larger
+// than MaxGather.
 func contiguous(buf device.Buffer) ([]byte, error) {
 	if p, ok := buf.Contiguous(); ok {
 		return p, nil
@@ -87,7 +91,8 @@ func contiguous(buf device.Buffer) ([]byte, error) {
 	return pieces[0], nil
 }
 
-// add appends a frame with d to a.frames, reusing the memory of a frame of an earlier batch.
+// add appends a frame with the encoding of d to a.frames. It reuses the memory of a frame of an
+// earlier batch, which must have been written.
 func (a *announcer) add(d wire.CMADescriptor) {
 	n := len(a.frames)
 	if n == cap(a.frames) {
@@ -100,8 +105,10 @@ func (a *announcer) add(d wire.CMADescriptor) {
 	a.frames[n][0] = d.Append(a.frames[n][0][:0])
 }
 
-// complete reads completions, and calls done for the announced tensors in order. It returns the error
-// of the connection, or one that matches channel.ErrProtocol. While release lingers it continues.
+// complete reads the peer's completions. For each it removes the oldest announced Send and calls
+// its done function with nil. It returns the error of the connection, or one that matches
+// channel.ErrProtocol if a completion is not empty or no Send is announced. It does not return at
+// the end of the channel, but when the connection has been closed.
 func (e *end) complete() error {
 	for {
 		n, err := e.completions.NextFrame()
@@ -119,8 +126,9 @@ func (e *end) complete() error {
 	}
 }
 
-// popPending removes the oldest announced tensor and returns its done function, which the caller must
-// call. ok is false if none is announced.
+// popPending removes the oldest transfer of e.pending, which holds the announced Sends, and returns
+// its done function, which the caller must call. If e.pending is empty, ok is false and done is
+// nil.
 func (e *end) popPending() (done func(error), ok bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -147,8 +155,9 @@ func (e *end) anyPending() bool {
 	return e.pending.Len() > 0
 }
 
-// failPending completes all announced tensors with the error of the channel, which must have ended.
-// The caller must know that no correct peer reads their memory any more.
+// failPending removes all transfers from e.pending, which holds the announced Sends, and calls
+// their done functions with the error of the channel. The channel must have ended, and the caller
+// must know that no correct peer reads their memory any more.
 func (e *end) failPending() {
 	e.mu.Lock()
 	remaining := e.pending.Clear()
@@ -176,12 +185,13 @@ type copier struct {
 func (c *copier) init(process int) {
 	c.pid = uint32(process)
 	c.finished = make(chan error, 1)
-	c.copyTask.finished = func(err error) { c.finished <- err }
+	c.copyTask.finished = func(_ *reader, err error) { c.finished <- err }
 	c.copyTask.src = c.src[:]
 }
 
-// receive copies the announced tensors in order, and sends a completion after each. It returns the
-// error that ends the channel.
+// receive reads announcements, copies each announced tensor into the memory of the next Recv, and
+// sends a completion after each. It continues until one of these steps fails or the channel ends,
+// and returns the error, which is never nil.
 func (e *end) receive() error {
 	for {
 		d, err := e.nextAnnouncement()
@@ -220,8 +230,9 @@ func (e *end) nextAnnouncement() (d wire.CMADescriptor, err error) {
 	return d, nil
 }
 
-// serve waits for the next Recv and its memory, copies the announced tensor d into it unless it is
-// to be discarded, and completes it. An error ends the channel; the Recv then stays queued.
+// serve waits for the next transfer in e.recvs and for its memory, copies the tensor announced by d
+// into the memory, and completes the transfer. If the transfer is a Discard, serve copies nothing.
+// On an error the transfer stays queued and is not completed, and the caller must end the channel.
 func (e *end) serve(d wire.CMADescriptor) error {
 	t, err := e.recvs.Wait(e.lifecycle.Context())
 	if err == nil {

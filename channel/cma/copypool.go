@@ -17,6 +17,9 @@ const (
 	chunkSize = 2 << 20
 )
 
+// maxTogether is the maximum number of small tasks that a worker copies together, by one system call.
+const maxTogether = 64
+
 // stallTimeout is how long other tasks wait for a chunk when the pool uses one worker. The memory of a
 // peer that is swapped out, or held back, may take any time to read.
 const stallTimeout = 50 * time.Millisecond
@@ -24,10 +27,13 @@ const stallTimeout = 50 * time.Millisecond
 // copyTask is a tensor for a copyPool to copy. It owns no memory: that of dst and src must stay valid
 // until finished is called or stop has returned true.
 type copyTask struct {
-	pid      int
-	dst      device.Buffer
-	src      []segment
-	finished func(error) // called once, by a worker, unless stop has returned true
+	pid int
+	dst device.Buffer
+	src []segment
+
+	// finished is called once, by a worker, unless stop has returned true. It may use the worker's
+	// reader until it returns.
+	finished func(*reader, error)
 
 	// Guarded by the pool:
 	next    int // offset in dst of the next chunk to copy
@@ -70,9 +76,10 @@ func newCopyPool(slots chan struct{}, spawn func(func())) *copyPool {
 	return c
 }
 
-// start adds task j and wakes a worker. It does not block. The fields of j up to finished must be set,
-// and j must not be in the pool. The caller must not change j until finished is called or stop has
-// returned true.
+// start queues task j to be copied by the workers, and wakes or starts a worker if one more may
+// copy. It does not block. The caller must have set the fields pid, dst, src and finished of j, and
+// j must not be in the pool. The pool retains j, and the caller must not change it, until finished
+// is called or stop has returned true. finished gets the first error of the task, or nil.
 func (c *copyPool) start(j *copyTask) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -81,9 +88,12 @@ func (c *copyPool) start(j *copyTask) {
 	c.wakeWorker()
 }
 
-// stop ends task j early because of cause. It returns true if no chunk of j is being copied: the
-// memory is not in use then, and finished will not be called. Otherwise finished has been called, or
-// will be after the chunks that are being copied. stop does not wait for it.
+// stop ends task j early because of cause, without waiting. If j is queued and no chunk of j is
+// being copied, it returns true: the pool does not use the memory of j any more and will not call
+// finished. Otherwise it returns false: finished has been called, or will be when the chunks that
+// are being copied have ended. If the last of these ends after stop, finished gets the error of a
+// copy of j that failed before stop, or else cause. The caller must not call stop again for j after
+// it returned true.
 func (c *copyPool) stop(j *copyTask, cause error) (idle bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -91,15 +101,16 @@ func (c *copyPool) stop(j *copyTask, cause error) (idle bool) {
 	return c.dropRemaining(j) && j.running == 0
 }
 
-// dropRemaining prevents chunks of j that no worker has taken from being copied, and reports whether
-// there were any. The caller holds mu.
+// dropRemaining removes j from the queued tasks and marks it as having no further chunks, so that
+// only the chunks already taken by workers are copied. It reports whether j was queued. The caller
+// holds mu.
 func (c *copyPool) dropRemaining(j *copyTask) bool {
 	j.next = j.dst.Len()
 	return c.tasks.Remove(func(other *copyTask) bool { return other == j })
 }
 
-// close makes the workers end as soon as no tasks are left. It does not wait for them. No task may be
-// started later.
+// close makes the workers end as soon as no tasks are queued. It does not wait for them. The caller
+// must not call start later.
 func (c *copyPool) close() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -107,35 +118,41 @@ func (c *copyPool) close() {
 	c.work.Broadcast()
 }
 
-// runWorker copies chunks, and calls finished for tasks whose last chunk it has copied, until the pool
-// is closed and has no tasks.
+// runWorker copies chunks until the pool is closed and has no tasks. After each successful copy it
+// calls c.arrived, if not nil, with the number of bytes. After the last chunk of a task it calls
+// the task's finished function. It is the function of a worker's goroutine.
 func (c *copyPool) runWorker() {
 	var r reader
+	var p chunk
+	var ended []endedTask
 	for {
-		p := c.nextChunk()
+		p = c.nextChunk(p.others)
 		if p.copyTask == nil {
 			return
 		}
 		slot := c.acquireSlot()
 		c.copyStarted(&p)
 		start := time.Now()
-		err := c.copy(&r, p)
-		outcome, over := c.chunkDone(p, time.Since(start), err)
+		err := c.copyChunk(&r, &p)
+		took := time.Since(start)
 		if err == nil && c.arrived != nil {
-			c.arrived(p.n)
+			c.arrived(p.size())
 		}
+		ended = c.chunkDone(p, took, err, ended[:0])
 		<-slot // after chunkDone, which stops counting this copy
-		if over {
-			p.finished(outcome)
+		for _, j := range ended {
+			j.finished(&r, j.outcome)
 		}
+		clear(ended)
 		c.mu.Lock()
 		c.idle++
 		c.mu.Unlock()
 	}
 }
 
-// acquireSlot blocks until one more copy may run, and returns the channel that holds the token for it.
-// The caller must receive from this channel after the copy, which releases the slot.
+// acquireSlot blocks until one more copy may run. It puts a token for this copy into c.own or
+// c.slots, and returns that channel. The caller must receive from it after the copy, which releases
+// the slot.
 func (c *copyPool) acquireSlot() chan struct{} {
 	select {
 	case c.own <- struct{}{}:
@@ -145,20 +162,67 @@ func (c *copyPool) acquireSlot() chan struct{} {
 	}
 }
 
-// chunk is a part of a task that one worker copies.
+// chunk is a part of a task that one worker copies, or a small task with others that are copied
+// together with it.
 type chunk struct {
 	*copyTask
-	off, n     int
+	off, n     int // of the part of copyTask
+	others     []endedTask
 	epoch      int
 	concurrent int // chunks being copied when it began, including itself
 }
 
-// readChunk copies chunk p to its destination. The error is a [*ReadError].
-func (r *reader) readChunk(p chunk) error { return r.read(p.pid, p.dst, p.src, p.off, p.n) }
+// endedTask is a task and the error with which its copy has ended.
+type endedTask struct {
+	*copyTask
+	outcome error
+}
 
-// nextChunk blocks until a worker may copy a chunk, and takes it. It returns a chunk whose copyTask is
-// nil once the pool is closed and has no tasks. The calling worker must have been counted as idle.
-func (c *copyPool) nextChunk() chunk {
+// size returns the number of bytes of all tasks that p has.
+func (p *chunk) size() int {
+	n := p.n
+	for _, j := range p.others {
+		n += j.dst.Len()
+	}
+	return n
+}
+
+// copyChunk copies the bytes of chunk p and returns the error of its first task. It sets the errors
+// of the others. If the copy of several tasks fails, perhaps because one was revoked, it copies each
+// of them again.
+func (c *copyPool) copyChunk(r *reader, p *chunk) error {
+	err := c.copy(r, *p)
+	if err == nil || len(p.others) == 0 {
+		return err
+	}
+	for i := range p.others {
+		j := &p.others[i]
+		j.outcome = c.copy(r, chunk{copyTask: j.copyTask, n: j.dst.Len()})
+	}
+	return c.copy(r, chunk{copyTask: p.copyTask, n: p.n})
+}
+
+// takeOthers takes the tasks that are to be copied together with p, a whole task: those that follow
+// in the queue, have the same process, and fit into a chunk with p. The caller holds mu.
+func (c *copyPool) takeOthers(p *chunk) {
+	left := chunkSize - p.n
+	for c.tasks.Len() > 0 && len(p.others) < maxTogether-1 {
+		j := c.tasks.Front()
+		if j.next > 0 || j.pid != p.pid || j.dst.Len() > left {
+			return
+		}
+		left -= j.dst.Len()
+		j.next = j.dst.Len()
+		j.running++
+		p.others = append(p.others, endedTask{copyTask: c.tasks.Pop()})
+	}
+}
+
+// nextChunk blocks until a worker may copy a chunk, takes the next chunk of the oldest task, or
+// several small tasks, and wakes or starts another worker if one more may copy. If the pool is
+// closed and has no tasks, it returns a chunk whose copyTask is nil. The caller must be counted in
+// c.idle, and is not counted any more when nextChunk returns. The chunk uses the memory of others.
+func (c *copyPool) nextChunk(others []endedTask) chunk {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for !c.hasWork() {
@@ -170,22 +234,25 @@ func (c *copyPool) nextChunk() chunk {
 		return chunk{}
 	}
 	j := c.tasks.Pop()
-	p := chunk{copyTask: j, off: j.next, n: min(chunkSize, j.dst.Len()-j.next), epoch: c.epoch}
+	p := chunk{copyTask: j, off: j.next, n: min(chunkSize, j.dst.Len()-j.next), others: others[:0], epoch: c.epoch}
 	j.next += p.n
 	j.running++
 	c.running++
 	if j.next < j.dst.Len() {
 		c.tasks.Push(j)
+	} else if p.off == 0 {
+		c.takeOthers(&p)
 	}
 	c.tuner.countChunk()
 	c.wakeWorker()
 	return p
 }
 
-// wakeWorker lets one more worker copy, if there is work and the tuner allows it: it wakes an idle
-// worker, or starts one if there are fewer workers than slots. If the tuner refuses and tasks wait, it
-// arms the stall detector. Each worker that takes a chunk calls wakeWorker again, so that one call
-// suffices for several tasks. The caller holds mu.
+// wakeWorker wakes an idle worker if there is something for it to do: to copy a chunk, if the tuner
+// allows one more copy, or to end. If no worker is idle and tasks wait, it starts one, unless there
+// are as many workers as slots. If tasks wait and the tuner allows no further copy, it starts the
+// timer of the stall detector. Each worker that takes a chunk calls wakeWorker again, so that one
+// call suffices for several tasks. The caller holds mu.
 func (c *copyPool) wakeWorker() {
 	switch {
 	case !c.hasWork():
@@ -199,8 +266,9 @@ func (c *copyPool) wakeWorker() {
 	}
 }
 
-// copyStarted counts the copy of p, for which the caller has acquired a slot, and sets p.concurrent.
-// It does nothing if the running chunks have stalled since p was taken.
+// copyStarted counts the copy of chunk p in c.copying and sets p.concurrent to that count. The
+// caller has acquired a slot for the copy. If the pool has found the running chunks stalled since p
+// was taken, copyStarted does nothing.
 func (c *copyPool) copyStarted(p *chunk) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -210,8 +278,10 @@ func (c *copyPool) copyStarted(p *chunk) {
 	}
 }
 
-// checkStalled handles the expiry of the stall detector. If no chunk has ended since it was armed, the
-// running chunks have stalled: they are not counted any more, so that other workers may copy.
+// checkStalled is called when the timer of the stall detector expires. If tasks wait and no chunk
+// has ended since the timer was started, the running chunks have stalled: checkStalled stops
+// counting them and wakes or starts a worker, which copies other chunks. It starts the timer again
+// if tasks still wait while chunks are running.
 func (c *copyPool) checkStalled() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -223,8 +293,9 @@ func (c *copyPool) checkStalled() {
 	c.stallDetector.arm(c.tasks.Len() > 0 && c.running > 0)
 }
 
-// hasWork reports whether an idle worker has something to do: to copy a chunk that the tuner allows,
-// or to end because the pool is closed. The caller holds mu.
+// hasWork reports whether an idle worker has something to do: to copy a chunk of a queued task,
+// which the tuner must allow, or to end because the pool is closed and has no tasks. The caller
+// holds mu.
 func (c *copyPool) hasWork() bool {
 	if c.tasks.Len() == 0 {
 		return c.closed
@@ -232,32 +303,47 @@ func (c *copyPool) hasWork() bool {
 	return c.tuner.allow(c.running)
 }
 
-// chunkDone records that the copy of p ended with err after the time took. After an error the remaining
-// chunks of the task are not copied. If over is true, no chunks of the task are left: the caller must
-// call finished with outcome, the first error of the task or nil.
-func (c *copyPool) chunkDone(p chunk, took time.Duration, err error) (outcome error, over bool) {
+// chunkDone records that the copy of chunk p ended after the time took: of its first task with err,
+// of the others with the errors that they have. After an error it drops the chunks of the task that
+// no worker has taken. It appends to ended the tasks of which no chunk is queued or being copied,
+// each with its first error, and returns the extended slice: the caller must then call their
+// finished functions. If the pool is closed chunkDone wakes all workers, and otherwise one after the
+// last chunk of a task.
+func (c *copyPool) chunkDone(p chunk, took time.Duration, err error, ended []endedTask) []endedTask {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.stallDetector.completed++
 	if p.epoch == c.epoch {
-		if c.copying == p.concurrent && p.n == chunkSize && err == nil {
-			c.tuner.record(p.concurrent, p.n, took)
+		if n := p.size(); c.copying == p.concurrent && n == chunkSize && err == nil {
+			c.tuner.record(p.concurrent, n, took)
 		}
 		c.copying--
 		c.running--
 	}
-	p.running--
-	p.err = cmp.Or(p.err, err)
-	if p.err != nil {
-		c.dropRemaining(p.copyTask)
+	ended = c.taskDone(p.copyTask, err, ended)
+	for _, j := range p.others {
+		ended = c.taskDone(j.copyTask, j.outcome, ended)
 	}
-	over = p.running == 0 && p.next == p.dst.Len()
+	clear(p.others)
 	if c.closed {
 		c.work.Broadcast()
-	} else if over {
+	} else if len(ended) > 0 {
 		c.wakeWorker() // this worker calls finished first
 	}
-	return p.err, over
+	return ended
+}
+
+// taskDone does what chunkDone does for one task. The caller holds mu.
+func (c *copyPool) taskDone(j *copyTask, err error, ended []endedTask) []endedTask {
+	j.running--
+	j.err = cmp.Or(j.err, err)
+	if j.err != nil {
+		c.dropRemaining(j)
+	}
+	if j.running == 0 && j.next == j.dst.Len() {
+		ended = append(ended, endedTask{j, j.err})
+	}
+	return ended
 }
 
 // stallDetector detects that no copy has ended for stallTimeout while something waits for one to end.
@@ -274,8 +360,8 @@ func (a *stallDetector) init(onExpiry func()) {
 	a.timer.Stop()
 }
 
-// arm starts the timer if wanted is set and the timer is not running. The caller holds the owner's
-// mutex.
+// arm starts the timer, which expires after stallTimeout, if wanted is true and the timer is not
+// running; otherwise it does nothing. The caller holds the owner's mutex.
 func (a *stallDetector) arm(wanted bool) {
 	if wanted && !a.armed {
 		a.armed, a.startCount = true, a.completed
@@ -283,8 +369,8 @@ func (a *stallDetector) arm(wanted bool) {
 	}
 }
 
-// expired records that the timer has expired, and reports whether no copy has ended since arm. The
-// function that was passed to init must call it first, with the owner's mutex held.
+// expired marks the timer as not running, and reports whether no copy has ended since arm started
+// it. The function that was passed to init must call expired first, with the owner's mutex held.
 func (a *stallDetector) expired() bool {
 	a.armed = false
 	return a.startCount == a.completed

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"runtime"
+	"slices"
 	"sync"
 	"syscall"
 	"testing"
@@ -16,7 +17,8 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/internal/testutil/testwait"
 )
 
-// newTestPool returns a pool whose workers the cleanup of the test waits for.
+// newTestPool returns a pool with the given number of slots. At the end of the test the pool is
+// closed, and its workers are waited for.
 func newTestPool(t *testing.T, workers int) *copyPool {
 	t.Helper()
 	var all sync.WaitGroup
@@ -28,18 +30,20 @@ func newTestPool(t *testing.T, workers int) *copyPool {
 	return c
 }
 
-// copying returns a task that copies src within this process.
+// copying returns a task that copies src, memory of this process, to the new memory dst. The
+// channel done receives the outcome when the task has finished.
 func copying(src []byte) (j *copyTask, dst []byte, done chan error) {
 	dst, done = make([]byte, len(src)), make(chan error, 2)
 	return &copyTask{
 		pid:      os.Getpid(),
 		dst:      device.Bytes(dst),
 		src:      []segment{segmentOf(src)},
-		finished: func(err error) { done <- err },
+		finished: func(_ *reader, err error) { done <- err },
 	}, dst, done
 }
 
-// Tasks of all sizes at once, with fewer and with more workers than chunks.
+// Tasks of all sizes that are started together are copied correctly, with fewer and with more
+// workers than chunks, and no more workers are started than there are slots.
 func TestCopyPool(t *testing.T) {
 	for _, workers := range []int{1, 2, 7} {
 		c := newTestPool(t, workers)
@@ -60,7 +64,8 @@ func TestCopyPool(t *testing.T) {
 	}
 }
 
-// A task that fails does not affect other tasks.
+// A task whose memory is not mapped fails with EFAULT, and finished is called only once for it;
+// another task that runs concurrently succeeds.
 func TestCopyPoolFault(t *testing.T) {
 	c := newTestPool(t, 2)
 	bad, _, failed := copying(make([]byte, 20*chunkSize))
@@ -73,7 +78,9 @@ func TestCopyPoolFault(t *testing.T) {
 	require.Empty(t, failed)
 }
 
-// While all slots are taken nothing is copied, and a task that no worker has begun is stopped at once.
+// stop ends a task of which no chunk is being copied at once, and finished is not called for it. A
+// task whose first chunk is being copied finishes with the cause of the first stop when the chunk
+// has ended; its other chunks are not copied.
 func TestCopyPoolStop(t *testing.T) {
 	c := newTestPool(t, 1)
 	enough := errors.New("enough")
@@ -104,8 +111,8 @@ func TestCopyPoolStop(t *testing.T) {
 	require.False(t, c.stop(one, enough), "it is over")
 }
 
-// A worker that waits for a slot does not count as copying: no rate is recorded for two workers if only
-// one can copy.
+// If only one slot is free, the tuner records rates for one worker only: a worker that waits for a
+// slot does not count as copying.
 func TestWaitingWorkerIsNotMeasured(t *testing.T) {
 	c := newTestPool(t, 2)
 	c.own <- struct{}{}
@@ -118,7 +125,8 @@ func TestWaitingWorkerIsNotMeasured(t *testing.T) {
 	require.Equal(t, meanWindow, c.tuner.rates[0].n)
 }
 
-// If the first of two tasks started together stalls, another worker copies the second.
+// If the copy of the first of two tasks that were started together stalls, another worker copies
+// the second.
 func TestTasksStartedTogether(t *testing.T) {
 	c := newTestPool(t, 4)
 	first, _, done := copying(make([]byte, chunkSize))
@@ -140,7 +148,7 @@ func TestTasksStartedTogether(t *testing.T) {
 	require.NoError(t, <-stuckDone)
 }
 
-// If the tuner allows two workers they copy concurrently.
+// If the tuner allows two workers, they copy two chunks of one task concurrently.
 func TestTwoWorkersCopyAtOnce(t *testing.T) {
 	c := newTestPool(t, 2)
 	c.stallDetector.init(func() {})    // would start another worker
@@ -156,4 +164,40 @@ func TestTwoWorkersCopyAtOnce(t *testing.T) {
 	require.Empty(t, done)
 	w.Release()
 	require.NoError(t, <-done)
+}
+
+// Small tasks that are queued while the only worker is busy are copied together, up to the size of
+// a chunk. If the memory of one cannot be read, that one fails and the others are copied.
+func TestSmallTasksShareACopy(t *testing.T) {
+	c := newTestPool(t, 1)
+	var copies []chunk
+	hold := make(chan struct{})
+	copyChunk := c.copy
+	c.copy = func(r *reader, p chunk) error {
+		<-hold
+		p.others = slices.Clone(p.others)
+		copies = append(copies, p)
+		return copyChunk(r, p)
+	}
+	const size, count = chunkSize / 4, 9
+	var results [count]chan error
+	var sources, targets [count][]byte
+	for i := range count {
+		sources[i] = bytes.Repeat([]byte{byte(i + 1), 7, 9}, size)[:size]
+		var j *copyTask
+		j, targets[i], results[i] = copying(sources[i])
+		if i == 7 {
+			j.src[0].address = 8 // nothing is mapped there
+		}
+		c.start(j)
+	}
+	close(hold)
+	for i, done := range results {
+		err := <-done
+		require.Equal(t, i == 7, err != nil, "task %d: %v", i, err)
+		if err == nil {
+			require.True(t, bytes.Equal(sources[i], targets[i]), "task %d", i)
+		}
+	}
+	require.LessOrEqual(t, len(copies), 3+4, "three copies, and one for each of four tasks")
 }

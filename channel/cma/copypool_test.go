@@ -43,17 +43,17 @@ func newStalledPool(t *testing.T) stalledPool {
 	return s
 }
 
-// startTask starts a task of one chunk.
+// startTask starts a task of one chunk, whose finished function does nothing, and returns it.
 func (s stalledPool) startTask() *copyTask { return s.startTaskUntil(func(error) {}) }
 
 func (s stalledPool) startTaskUntil(finished func(error)) *copyTask {
-	j := &copyTask{dst: device.Bytes(make([]byte, chunkSize)), finished: finished}
+	j := &copyTask{dst: device.Bytes(make([]byte, chunkSize)), finished: func(_ *reader, err error) { finished(err) }}
 	s.start(j)
 	return j
 }
 
-// If one worker is enough, another takes a task at once while the first one runs finished, which may
-// take long.
+// While a worker runs the finished function of a task, which may take long, another worker copies
+// the next task, even if the tuner allows only one copy at a time.
 func TestFinishingWorkerWakesAnother(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStalledPool(t)
@@ -73,8 +73,9 @@ func TestFinishingWorkerWakesAnother(t *testing.T) {
 	})
 }
 
-// A chunk that does not end delays other tasks by stallTimeout at most, even if it is one of several,
-// and is not counted afterwards.
+// A chunk whose copy does not end delays other tasks by stallTimeout at most, also if several
+// chunks have stalled before. Stalled chunks are not counted as running, neither before nor after
+// their copies end.
 func TestStalledChunks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStalledPool(t)
@@ -106,7 +107,8 @@ func TestStalledChunks(t *testing.T) {
 	})
 }
 
-// Tasks started together all begin, although only one worker is idle and the first task never ends.
+// Three tasks that are started together all begin, one stallTimeout after the other, although only
+// one worker is idle and no copy ends.
 func TestTasksAfterStalledTask(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStalledPool(t)
@@ -130,7 +132,8 @@ func TestTasksAfterStalledTask(t *testing.T) {
 	})
 }
 
-// There are no more workers than slots: if all are stalled, a task waits until one is not.
+// No more workers are started than there are slots: if the copies of all workers have stalled, a
+// further task begins only when one of the copies has ended.
 func TestAllWorkersStalled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStalledPool(t)
@@ -152,7 +155,8 @@ func TestAllWorkersStalled(t *testing.T) {
 	})
 }
 
-// A stall detector that was armed for one chunk also covers the next one.
+// If the stall detector was armed for one chunk, and the next chunk stalls, a further task begins
+// within one and a half times stallTimeout.
 func TestSecondChunkStalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStalledPool(t)
@@ -171,7 +175,8 @@ func TestSecondChunkStalls(t *testing.T) {
 	})
 }
 
-// A chunk that was waiting for its slot when it was found stalled is not counted when it begins.
+// A chunk that was waiting for a slot when it was found stalled is not counted as being copied when
+// it gets the slot.
 func TestStalledChunkWaitsForSlot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStalledPool(t)

@@ -15,14 +15,17 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/transport/mem"
 )
 
-// open creates one end over conns, and returns the errors passed to Broken. One connection means the
-// native dialect.
+// open returns a new end over conns, and a channel that receives the error passed to Link.Broken.
+// The end uses the native dialect if conns has one element, and otherwise the compatible one. It is
+// closed at the end of the test.
 func open(t testing.TB, conns []transport.Conn) (channel.Channel, <-chan error) {
 	t.Helper()
 	return openLink(t, channel.Link{Conns: conns})
 }
 
-// openLink creates one end over link.
+// openLink returns a new end over link, and a channel that receives the error passed to
+// Link.Broken. It sets the fields of its copy of link that tests do not set; the end uses the
+// native dialect if there is one connection. The end is closed at the end of the test.
 func openLink(t testing.TB, link channel.Link) (channel.Channel, <-chan error) {
 	t.Helper()
 	broken := make(chan error, 1)
@@ -45,7 +48,8 @@ func connections(t testing.TB, native bool) (near, far []transport.Conn) {
 	return near, far
 }
 
-// alone makes one end whose peer is the test.
+// alone returns a new end, a channel that receives the error passed to Link.Broken, and the
+// connections with which the test acts as the peer, in the order of Link.Conns.
 func alone(t *testing.T, native bool) (ch channel.Channel, broken <-chan error, far []transport.Conn) {
 	t.Helper()
 	near, far := connections(t, native)
@@ -53,7 +57,8 @@ func alone(t *testing.T, native bool) (ch channel.Channel, broken <-chan error, 
 	return ch, broken, far
 }
 
-// pair creates both ends of a channel.
+// pair returns the two connected ends of a new channel, and for each a channel that receives the
+// error passed to Link.Broken.
 func pair(t testing.TB, native bool) (from, to channel.Channel, fromBroken, toBroken <-chan error) {
 	t.Helper()
 	near, far := connections(t, native)
@@ -62,7 +67,8 @@ func pair(t testing.TB, native bool) (from, to channel.Channel, fromBroken, toBr
 	return from, to, fromBroken, toBroken
 }
 
-// result returns a done function and the channel that receives its error.
+// result returns a done function for one transfer, and a channel that receives the error with which
+// it is called.
 func result() (done func(error), err <-chan error) {
 	ch := make(chan error, 1)
 	return func(err error) { ch <- err }, ch
@@ -84,13 +90,15 @@ func write(t *testing.T, c transport.Conn, frame []byte) {
 
 func address(p []byte) uint64 { return uint64(uintptr(unsafe.Pointer(&p[0]))) }
 
-// announcement returns a frame of the compatible dialect.
+// announcement returns the body of a frame of the compatible dialect that announces a tensor at
+// address in process pid.
 func announcement(pid int, address uint64) []byte {
 	text := binary.LittleEndian.AppendUint32([]byte{0xb9, 2, 0x82}, uint32(pid))
 	return binary.LittleEndian.AppendUint64(append(text, 0x83), address)
 }
 
-// head and offer return frames of the native dialect: one without pieces, and a description.
+// head returns the head of a frame of the native dialect, which is a whole frame unless kind is
+// that of a description.
 func head(kind byte, pid int, id uint64) []byte {
 	text := binary.LittleEndian.AppendUint32([]byte{kind, 0, 0, 0}, uint32(pid))
 	return binary.LittleEndian.AppendUint64(text, id)

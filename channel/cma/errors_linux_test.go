@@ -11,8 +11,9 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/channel"
 )
 
-// Read errors match a class of package channel, and keep the system's error. ESRCH has no class, since
-// the connections to such a process end too.
+// An error of a read matches channel.ErrForbidden or channel.ErrCopy, depending on the system's
+// error, which it also matches. ESRCH matches neither, because the connections to a process that is
+// gone end too.
 func TestKindsOfReadErrors(t *testing.T) {
 	for reason, want := range map[error]error{
 		syscall.EPERM:    channel.ErrForbidden,

@@ -19,8 +19,8 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
 
-// The frames equal those recorded from TensorPipe: this process and an address, and no frame for an
-// empty tensor.
+// Announcements are encoded as TensorPipe encodes them, with the id of this process and the address
+// of the tensor. Nothing is sent for an empty tensor.
 func TestAnnouncement(t *testing.T) {
 	ch, _, far := alone(t, false)
 	first, second := []byte("first"), []byte("second")
@@ -33,7 +33,8 @@ func TestAnnouncement(t *testing.T) {
 	}
 }
 
-// A peer is one process, and no address causes more than an error.
+// An announcement with an address that cannot be read, or of a process that does not exist, is not
+// valid or is not the peer's, fails the Recv and ends the channel.
 func TestHostileAnnouncements(t *testing.T) {
 	own := []byte("12345678")
 	for _, c := range []struct {
@@ -63,7 +64,8 @@ func TestHostileAnnouncements(t *testing.T) {
 	}
 }
 
-// A completion without an announced tensor, or with a body, is rejected.
+// A completion without an announced tensor, or with a body, ends the channel with
+// channel.ErrProtocol.
 func TestHostileCompletions(t *testing.T) {
 	for _, frame := range []transport.Frame{{}, {[]byte("!")}} {
 		ch, broken, far := alone(t, false)
@@ -75,7 +77,8 @@ func TestHostileCompletions(t *testing.T) {
 	}
 }
 
-// Descriptions that violate the protocol end the channel.
+// Descriptions that violate the protocol end the channel: all transfers fail with
+// channel.ErrProtocol.
 func TestHostileDescriptions(t *testing.T) {
 	own, me := make([]byte, 100), os.Getpid()
 	valid := func(id uint64) []byte { return offer(me, id, address(own), 1, address(own), 100) }
@@ -113,7 +116,8 @@ func TestHostileDescriptions(t *testing.T) {
 	}
 }
 
-// The number of described pieces is bounded.
+// The channel ends if the peer describes more than 131072 pieces of memory for which there is no
+// Recv.
 func TestTooManyDescriptions(t *testing.T) {
 	ch, broken, far := alone(t, true)
 	text := offer(os.Getpid(), 0, 8, 1)
@@ -130,8 +134,8 @@ func TestTooManyDescriptions(t *testing.T) {
 	require.NoError(t, ch.Close(nil))
 }
 
-// If the validity word has changed, or is not mapped any more, the copy is discarded and the receiver
-// waits for an Abort.
+// If the validity word of a description has another value, or is not mapped, the Recv does not
+// complete until it is aborted, and no confirmation is sent for it. The next transfer succeeds.
 func TestRevokedDescription(t *testing.T) {
 	own, validity := []byte("12345678"), make([]byte, 8)
 	binary.NativeEndian.PutUint64(validity, 5)
@@ -162,7 +166,7 @@ func TestRevokedDescription(t *testing.T) {
 	}
 }
 
-// A description of memory that is not mapped fails one transfer.
+// A description of memory that is not mapped fails its Recv with EFAULT. The channel does not end.
 func TestDescriptionOfUnmappedMemory(t *testing.T) {
 	ch, broken, far := alone(t, true)
 	validity := []byte{5, 5, 5, 5, 5, 5, 5, 5}
@@ -178,7 +182,8 @@ func TestDescriptionOfUnmappedMemory(t *testing.T) {
 	require.Empty(t, broken)
 }
 
-// A process that does not exist any more counts as a lost peer.
+// A description of a process that does not exist ends the channel, and its Recv fails with
+// io.ErrUnexpectedEOF.
 func TestDescriptionOfMissingProcess(t *testing.T) {
 	ch, broken, far := alone(t, true)
 	done, err := result()
@@ -188,7 +193,9 @@ func TestDescriptionOfMissingProcess(t *testing.T) {
 	require.ErrorIs(t, <-broken, syscall.ESRCH)
 }
 
-// Memory in too many pieces for an announcement is gathered, up to MaxGather.
+// A tensor in more pieces than an announcement can list is gathered and arrives. If it is larger
+// than MaxGather its Send fails with ErrScattered, which in the compatible dialect also ends the
+// channel.
 func TestPieces(t *testing.T) {
 	data := bytes.Repeat([]byte("tensor"), 2000)
 	pieces := func() (out [][]byte) {
@@ -220,8 +227,8 @@ func TestPieces(t *testing.T) {
 	}
 }
 
-// A tensor whose memory cannot be used ends a compatible channel; in the native dialect it fails at its
-// own end.
+// A Send or Recv of device memory, or of memory whose stream has failed, fails with that error. In
+// the compatible dialect the channel ends with it; in the native one the channel continues.
 func TestMemoryThatCannotBeUsed(t *testing.T) {
 	kind := delayed.New("npu", 1)
 	t.Cleanup(kind.Close)
@@ -247,4 +254,20 @@ func TestMemoryThatCannotBeUsed(t *testing.T) {
 			require.Empty(t, broken)
 		}
 	}
+}
+
+// An empty buffer needs nothing of its stream: its transfer completes, and the channel goes on, even
+// if the stream is closed.
+func TestEmptyBufferOfClosedStream(t *testing.T) {
+	kind := delayed.New("npu", 1)
+	stream, err := kind.NewStream(kind.Devices()[0])
+	require.NoError(t, err)
+	kind.Close()
+	from, _, broken, _ := pair(t, false)
+	for _, begin := range []func(uint64, device.Buffer, func(error)){from.Send, from.Recv} {
+		done, err := result()
+		begin(0, device.Bytes(nil).WithStream(stream), done)
+		require.NoError(t, <-err)
+	}
+	require.Empty(t, broken)
 }

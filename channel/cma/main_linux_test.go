@@ -36,7 +36,10 @@ func TestMain(m *testing.M) {
 // inFlight is the number of tensors that a source sends concurrently.
 const inFlight = 8
 
-// source sends the same tensor repeatedly to the listener at an address, until the connection ends.
+// source dials a listener, opens a channel to it, and sends the same tensor repeatedly until the
+// other end closes. how has the address, whether the dialect is native, the size of the tensor in
+// bytes and the kind of its pages, separated by spaces. It returns an error if how is malformed or
+// the channel cannot be opened, and otherwise that of closing the channel.
 func source(how string) error {
 	var addr, pages string
 	var native bool
@@ -73,7 +76,8 @@ func source(how string) error {
 	return ch.Close(nil)
 }
 
-// allocate returns memory that has been written to, from the heap or in huge pages.
+// allocate returns size bytes that have been written to: in huge pages, which are never freed, if
+// pages equals "huge", and otherwise from the heap.
 func allocate(size int, pages string) ([]byte, error) {
 	memory := make([]byte, size)
 	if pages == "huge" {
@@ -93,7 +97,9 @@ func allocate(size int, pages string) ([]byte, error) {
 	return memory, nil
 }
 
-// fromSource starts a source in its own process and returns the end that receives from it.
+// fromSource starts a process that runs the function source, and returns the end of a channel that
+// receives its tensors. At the end of the test the channel is closed, and the process must exit
+// with status 0.
 func fromSource(t testing.TB, native bool, size int, pages string) channel.Channel {
 	t.Helper()
 	l, err := uv.New().Listen(t.Context(), "127.0.0.1:0")

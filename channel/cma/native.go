@@ -43,7 +43,8 @@ func newNative(link channel.Link, process int, slots chan struct{}) channel.Chan
 	return p.engine
 }
 
-// Close implements [onesided.Protocol].
+// Close implements [onesided.Protocol]. It closes the copy pool, whose workers end when they have
+// finished their tasks. It does not wait for them.
 func (p *native) Close() { p.copyPool.close() }
 
 // source is memory of a Send. While validity is not 0 the peer may read it.
@@ -53,7 +54,10 @@ type source struct {
 	pieces     [][]byte
 }
 
-// Describe implements [onesided.Protocol].
+// Describe implements [onesided.Protocol]. It returns a source with the pieces of src, or with a
+// copy if src has more than maxListedPieces pieces, and a new validity word. The source shares
+// src's memory unless it was copied. The error is ErrScattered if src has too many pieces and is
+// larger than MaxGather.
 func (p *native) Describe(src device.Buffer) (onesided.Source, error) {
 	pieces, err := gather(src, maxListedPieces)
 	if err != nil {
@@ -64,13 +68,18 @@ func (p *native) Describe(src device.Buffer) (onesided.Source, error) {
 	return s, nil
 }
 
-// Revoke implements [onesided.Source]. It does not wait: the peer drops bytes that it reads later.
+// Revoke implements [onesided.Source]. It sets the validity word to 0 and does not wait: the peer
+// drops bytes that it copies after that.
 func (s *source) Revoke() { s.validity.Store(0) }
 
-// Copied implements [onesided.Source].
+// Copied implements [onesided.Source]. It returns nil and does nothing, because a copy that the
+// peer has confirmed is complete.
 func (s *source) Copied() error { return nil }
 
-// Start implements [onesided.Scheduler].
+// Start implements [onesided.Scheduler]. If reading is true, the tensor is small and the reading
+// goroutine is not copying another one, it returns true: the caller must call Pull. It also starts
+// the timer of the stall detector then. Otherwise it queues the tensor in the copy pool, which
+// calls r.Finish in the end, and returns false.
 func (p *native) Start(r *onesided.Recv, reading bool) (inline bool) {
 	if reading && r.Buf.Len() <= smallCopy {
 		p.mu.Lock()
@@ -83,13 +92,14 @@ func (p *native) Start(r *onesided.Recv, reading bool) (inline bool) {
 	}
 	o := r.Memory.(*description)
 	o.copyTask = copyTask{pid: o.pid, dst: r.Buf, src: o.pieces}
-	o.copyTask.finished = func(err error) { r.Finish(o.outcome(new(reader), err)) }
+	o.copyTask.finished = func(memory *reader, err error) { r.Finish(o.outcome(memory, err)) }
 	p.copyPool.start(&o.copyTask)
 	return false
 }
 
-// Pull implements [onesided.Protocol]. It runs only on the reading goroutine, for a tensor for which
-// Start has returned true.
+// Pull implements [onesided.Protocol]. It copies the tensor at r.Memory into r.Buf and returns the
+// error of [description.outcome]. The reading goroutine calls it for a tensor for which Start has
+// returned true; when Pull returns, that goroutine may copy another tensor.
 func (p *native) Pull(r *onesided.Recv) error {
 	o := r.Memory.(*description)
 	err := o.outcome(&p.reader, p.reader.read(o.pid, r.Buf, o.pieces, 0, r.Buf.Len()))
@@ -100,8 +110,10 @@ func (p *native) Pull(r *onesided.Recv) error {
 	return err
 }
 
-// checkStalled handles the expiry of the stall detector. If the copy of the reading goroutine has
-// stalled it starts another reader.
+// checkStalled is called when the timer of the stall detector expires. If Pull is copying the
+// tensor that it was copying when the timer was started, the copy has stalled, and checkStalled
+// starts another goroutine that reads frames. If Pull is copying a later tensor, it starts the
+// timer again.
 func (p *native) checkStalled() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -112,16 +124,19 @@ func (p *native) checkStalled() {
 	p.stallDetector.arm(p.inline)
 }
 
-// Stop implements [onesided.Scheduler].
+// Stop implements [onesided.Scheduler]. It ends the copy of r's tensor by the copy pool because of
+// cause, without waiting. It returns true if the memory is not in use; Finish is not called for r
+// then. Otherwise Finish has been called, or will be.
 func (p *native) Stop(r *onesided.Recv, cause error) (idle bool) {
 	return p.copyPool.stop(&r.Memory.(*description).copyTask, cause)
 }
 
-// outcome returns the error that Pull of [onesided.Protocol] must return for a copy of o that ended
-// with err. It reads the peer's validity word with memory, the caller's reader. If the word has changed
-// or is not mapped any more, the sender may have changed the tensor during the copy, and outcome
-// returns channel.ErrAborted. If the peer's process does not exist any more, the error matches
-// io.ErrUnexpectedEOF.
+// outcome returns the result of a copy of the tensor o that ended with err, as Pull of
+// [onesided.Protocol] returns it. If err is nil or means that memory is not mapped, outcome first
+// reads the peer's validity word with the reader memory. If the word has changed or is not mapped,
+// the sender has revoked the tensor, and the result is channel.ErrAborted; if the word cannot be
+// read, the result is the error of that read. If the peer's process does not exist any more, the
+// result matches io.ErrUnexpectedEOF. Otherwise the result is err.
 func (o *description) outcome(memory *reader, err error) error {
 	if err == nil || noSuchMemory(err) {
 		src := [1]segment{{o.validityAddr, validitySize}}

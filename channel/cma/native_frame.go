@@ -61,8 +61,8 @@ func appendHead(dst []byte, kind byte, pid uint32, id uint64) []byte {
 	return binary.LittleEndian.AppendUint64(dst, id)
 }
 
-// appendDescription appends the encoding of o without its pieces to dst, and returns the extended
-// slice. The caller appends the pieces with appendPiece.
+// appendDescription appends the encoding of o to dst, without the list o.pieces, and returns the
+// extended slice. The caller completes the frame by calling appendPiece for each piece.
 func appendDescription(dst []byte, o *description) []byte {
 	dst = appendHead(dst, kindDescribe, uint32(o.pid), o.id)
 	dst = binary.LittleEndian.AppendUint64(dst, o.validityAddr)
@@ -76,8 +76,9 @@ func appendPiece(dst []byte, s segment) []byte {
 	return binary.LittleEndian.AppendUint64(dst, s.size)
 }
 
-// decodeDescription decodes p, a whole frame of kind kindDescribe with at least a head. The result
-// does not alias p. The error matches channel.ErrProtocol.
+// decodeDescription decodes p, a whole frame, as a description. It does not check the kind of the
+// frame. The result does not alias p. The error matches channel.ErrProtocol: the size is wrong,
+// reserved bytes are not 0, or a number is not valid.
 func decodeDescription(p []byte) (*description, error) {
 	if len(p) < smallFrame || (len(p)-descriptionHead)%pieceSize != 0 || p[1]|p[2]|p[3] != 0 {
 		return nil, protocolError("a description of %d bytes, or with reserved bytes", len(p))
@@ -107,8 +108,9 @@ func decodeDescription(p []byte) (*description, error) {
 	return o, nil
 }
 
-// decodeControl decodes p, a whole frame that consists of a head only, and returns the id of its
-// transfer. It ignores the kind. The error matches channel.ErrProtocol.
+// decodeControl decodes p, a whole frame that must consist of a head only, and returns the id of
+// the transfer. It does not check the kind of the frame. The error matches channel.ErrProtocol: the
+// size is wrong or reserved bytes are not 0.
 func decodeControl(p []byte) (id uint64, err error) {
 	if len(p) != headSize || p[1]|p[2]|p[3]|p[4]|p[5]|p[6]|p[7] != 0 {
 		return 0, protocolError("a control frame of %d bytes, or with reserved bytes", len(p))
@@ -116,8 +118,9 @@ func decodeControl(p []byte) (id uint64, err error) {
 	return binary.LittleEndian.Uint64(p[8:]), nil
 }
 
-// Append implements [onesided.Protocol]. A description that has been revoked meanwhile is sent too; its
-// revocation follows.
+// Append implements [onesided.Protocol]: it appends the encoding of f to dst and returns the
+// extended slice. A description is encoded even if its source has been revoked; the frame that
+// revokes it follows.
 func (p *native) Append(dst []byte, f onesided.Frame) []byte {
 	if f.Kind != onesided.Describe {
 		return appendHead(dst, byte(f.Kind), 0, f.ID)
@@ -130,7 +133,10 @@ func (p *native) Append(dst []byte, f onesided.Frame) []byte {
 	return dst
 }
 
-// Decode implements [onesided.Protocol]. All descriptions must be of the same process.
+// Decode implements [onesided.Protocol]: it decodes text, a whole frame that is not empty. The
+// result does not alias text. The first description sets the peer's process if it is not known yet.
+// The error matches channel.ErrProtocol: the frame is malformed, its kind is unknown, or it
+// describes memory of another process than the peer's.
 func (p *native) Decode(_ int, text []byte) (onesided.Frame, error) {
 	f := onesided.Frame{Kind: onesided.Kind(text[0])}
 	switch text[0] {

@@ -10,7 +10,8 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/channel"
 )
 
-// The encoding of the frames is fixed, because it is used between versions.
+// The frames of the native dialect have a fixed encoding, byte for byte, because other versions of
+// the library read them.
 func TestFrames(t *testing.T) {
 	o := &description{id: 0x0102, pid: 0x1234, validityAddr: 0xc000010000, validityValue: 0xfedcba9876543210}
 	text := appendPiece(appendPiece(appendDescription(nil, o), segment{0xc000020000, 100}), segment{0xc000030000, 1 << 32})

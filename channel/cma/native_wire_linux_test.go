@@ -34,8 +34,8 @@ func (r *recorded) WriteFrames(frames ...transport.Frame) error {
 	return r.Conn.WriteFrames(frames...)
 }
 
-// written returns the frames in hexadecimal. In a description the address and the value of the
-// validity word, which must not be 0, are replaced by "word".
+// written returns the recorded frames in hexadecimal. In a description the text "word" replaces the
+// address and the value of the validity word; the test fails if one of these is 0.
 func (r *recorded) written(t *testing.T) []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -51,7 +51,8 @@ func (r *recorded) written(t *testing.T) []string {
 	return out
 }
 
-// The frames that two ends exchange are fixed, because they are used between versions.
+// Two ends of the native dialect exchange exactly these frames for two tensors and an aborted one.
+// The frames must not change, because other versions of the library read them.
 func TestNativeFrames(t *testing.T) {
 	near, far := connections(t, true)
 	one, two := &recorded{Conn: near[0]}, &recorded{Conn: far[0]}

@@ -24,12 +24,13 @@ func (v vouched) PeerIdentity() (transport.Identity, error) {
 	return transport.Identity{Process: &transport.Credentials{PID: v.pid}}, nil
 }
 
-// shownBy returns the offer of a peer in process pid.
+// shownBy returns an offer that names process pid, with the address 0 and a nonce of zeros.
 func shownBy(pid int) []byte {
 	return append(binary.LittleEndian.AppendUint32(nil, uint32(pid)), make([]byte, 24)...)
 }
 
-// An end reads only the process that was probed and that the kernel reports.
+// If the process of the peer is known, because it was probed or the kernel reports it, an
+// announcement or description of another process ends the channel with channel.ErrProtocol.
 func TestDescriptionsOfAnotherProcess(t *testing.T) {
 	own, validity := []byte("12345678"), make([]byte, 8)
 	binary.NativeEndian.PutUint64(validity, 5)
@@ -59,7 +60,8 @@ func TestDescriptionsOfAnotherProcess(t *testing.T) {
 	}
 }
 
-// A peer that was probed as another process than the kernel reports gets no channel.
+// New fails with channel.ErrProtocol if the peer was probed as another process than the kernel
+// reports.
 func TestProbedAsAnotherProcess(t *testing.T) {
 	near, _ := connections(t, true)
 	_, err := cma.New(cma.Options{}).New(t.Context(), channel.Link{

@@ -12,17 +12,21 @@ import (
 // reader has the methods of the reader for Linux, which fail here.
 type reader struct{}
 
-// read returns a [*ReadError]: only Linux can read the memory of another process in this way.
+// read copies nothing and returns a [*ReadError] with the process pid: only Linux has
+// process_vm_readv.
 func (*reader) read(pid int, _ device.Buffer, _ []segment, _, _ int) error {
 	return &ReadError{PID: pid, Err: errNotLinux()}
 }
+
+// readChunk does what read does.
+func (r *reader) readChunk(p chunk) error { return r.read(p.pid, p.dst, p.src, p.off, p.n) }
 
 func errNotLinux() error {
 	return probe.NotSupported(Name, "%s has no process_vm_readv", runtime.GOOS)
 }
 
-// deviceDescriptor returns an error that matches transport.ErrNotSupported: this system has no
-// process_vm_readv.
+// deviceDescriptor returns "" and an error that matches transport.ErrNotSupported: this system has
+// no process_vm_readv.
 func deviceDescriptor(Options) (string, error) { return "", errNotLinux() }
 
 // noSuchProcess returns false: on this system no read fails because a process is gone.

@@ -26,10 +26,11 @@ const (
 )
 
 // Offer implements [channel.Prober]. It returns this process's id, the address of a nonce, and the
-// nonce itself, which lies in the returned memory: the caller must keep it reachable until the peer
-// has read it. The first half of the nonce is random, or derived from theirs, the peer's offer, so
-// that a peer which copies the offer of another process is detected. By the second half this process
-// recognizes its own nonces.
+// nonce. The address is that of the nonce in the returned slice: the caller must neither change the
+// slice nor let it become unreachable until the peer has read it. The first half of the nonce is
+// random if theirs, the peer's offer, is nil; otherwise it is a hash of theirs, so that the peer
+// can check that the offer was made for it. The second half is a MAC by which this process
+// recognizes its own nonces. Offer does not retain theirs.
 func (f *Factory) Offer(theirs []byte) []byte {
 	out := make([]byte, offerSize)
 	nonce := out[nonceAt:]
@@ -44,17 +45,18 @@ func (f *Factory) Offer(theirs []byte) []byte {
 	return out
 }
 
-// responseTo returns the first half of the nonce, a hash of offer, with which the end that received
-// offer must respond to it.
+// responseTo returns a hash of offer. An end that has received offer uses it as the first half of
+// its own nonce.
 func responseTo(offer []byte) []byte {
 	sum := sha256.Sum256(offer)
 	return sum[:nonceHalf]
 }
 
 // Probe implements [channel.Prober]. It reads the nonce from the memory of the process that offer
-// names, and compares it with the one in offer. The error is a [*ReadError] if the memory cannot be
-// read, matches channel.ErrProtocol if offer is malformed, and is another one if the process is not
-// the peer or the nonce does not respond to shown, the offer of this end.
+// names, and returns nil if the nonce equals the one in offer. The error is a [*ReadError] if the
+// memory cannot be read, and matches channel.ErrProtocol if offer is malformed. Probe returns
+// another error if the process is not the peer, or if shown, the offer that this end sent first, is
+// not nil and the nonce does not respond to it.
 func (f *Factory) Probe(offer, shown []byte) error {
 	pid, err := processOf(offer)
 	if err != nil {
@@ -76,8 +78,8 @@ func (f *Factory) Probe(offer, shown []byte) error {
 	return nil
 }
 
-// processOf returns the id of the process that offer names. The error matches channel.ErrProtocol if
-// offer is malformed.
+// processOf returns the process id in offer. The error matches channel.ErrProtocol: offer has the
+// wrong size, or the number in it is no process id.
 func processOf(offer []byte) (int, error) {
 	if len(offer) != offerSize {
 		return 0, protocolError("an offer of %d bytes, want %d", len(offer), offerSize)
@@ -89,10 +91,11 @@ func processOf(offer []byte) (int, error) {
 	return int(pid), nil
 }
 
-// checkNonce returns an error if the peer, which claims to be process pid, cannot have created nonce.
-// If pid is this process, this process must have created nonce. If pid is another process, this process
-// must not have created nonce: the peer would have copied it. If shown, the offer that this end has
-// sent, is not nil, nonce must respond to it.
+// checkNonce returns an error if the peer, which claims to be process pid, cannot have created
+// nonce, and otherwise nil. If pid is this process, this process must have created nonce. If pid is
+// another process, this process must not have created nonce, or the peer has copied it. If shown,
+// the offer that this end sent first, is not nil, the first half of nonce must be the hash of
+// shown.
 func checkNonce(pid int, nonce, shown []byte) error {
 	ours := bytes.Equal(nonce[nonceHalf:], processMAC(nonce[:nonceHalf]))
 	switch {
@@ -110,8 +113,8 @@ func notThePeer(pid int, why string) error {
 	return fmt.Errorf("process %d here is not the peer: %s", pid, why)
 }
 
-// isProcess reports whether a number can be a process id. 0 and negative numbers have other meanings in
-// system calls.
+// isProcess reports whether pid can be a process id: it is neither 0 nor negative as an int32. Such
+// numbers have other meanings in system calls.
 func isProcess(pid uint32) bool { return pid > 0 && pid <= math.MaxInt32 }
 
 // processKey returns a random secret of this process, the same in each call.
@@ -121,18 +124,19 @@ var processKey = sync.OnceValue(func() []byte {
 	return key
 })
 
-// processMAC returns the second half of a nonce: a MAC of half, its first half, that only this process
-// can compute.
+// processMAC returns a MAC of half, the first half of a nonce, that only this process can compute.
+// It is the second half of the nonce.
 func processMAC(half []byte) []byte {
 	h := hmac.New(sha256.New, processKey())
 	_, _ = h.Write(half) // does not fail
 	return h.Sum(nil)[:nonceHalf]
 }
 
-// peerProcess returns the one process whose memory this end may read: the one that was probed, or else
-// the one that the kernel reports for the connection. It returns 0 if neither is known; then the first
-// description names the process. If the two differ, or the offer is malformed, the error matches
-// channel.ErrProtocol.
+// peerProcess returns the id of the one process whose memory this end may read: the process that
+// link.Offer names, or, if link.Offer is nil, the one that the kernel reports for the connection.
+// It returns 0 and no error if the process is not known; the peer's first description or
+// announcement then names it. The error matches channel.ErrProtocol: link.Offer is malformed, or
+// names another process than the kernel reports. The id must not be used then.
 func peerProcess(link channel.Link) (int, error) {
 	known := identified(link)
 	if link.Offer == nil {
@@ -145,8 +149,8 @@ func peerProcess(link channel.Link) (int, error) {
 	return tried, err
 }
 
-// identified returns the id of the process that the kernel reports for the peer, or 0 if the transport
-// does not know it.
+// identified returns the process id of the peer as the kernel reports it for link.First, or for
+// link.Conns[0] if link.First is nil. It returns 0 if the transport does not know the process.
 func identified(link channel.Link) int {
 	first := link.First
 	if first == nil {

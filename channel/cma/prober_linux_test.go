@@ -14,19 +14,21 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/channel"
 )
 
-// claim returns an offer with the given fields.
+// claim returns the encoding of an offer with the process id, address and nonce given.
 func claim(pid uint32, address uint64, nonce []byte) []byte {
 	out := binary.LittleEndian.AppendUint32(nil, pid)
 	out = binary.LittleEndian.AppendUint64(out, address)
 	return append(out, nonce...)
 }
 
-// altered returns a copy of an offer with another process and address.
+// altered returns a copy of offer with another process id and address, and with "unmarked" as the
+// first half of the nonce.
 func altered(offer []byte, pid uint32, address uint64) []byte {
 	return claim(pid, address, append([]byte("unmarked"), offer[nonceAt+nonceHalf:]...))
 }
 
-// Two ends of one process, with one factory each or a shared one.
+// The offers of two ends in one process pass the probe of the other end, with one factory each or a
+// shared one, and two offers have different nonces.
 func TestProbe(t *testing.T) {
 	one, other := New(Options{}), New(Options{})
 	for _, listens := range []*Factory{one, other} {
@@ -58,7 +60,8 @@ func TestProbeFails(t *testing.T) {
 	}
 }
 
-// A peer cannot make this process read itself or a third process.
+// Probe rejects offers with which a peer could make this process read itself or a third process:
+// copied offers, offers that do not respond to the one shown, and nonces at known bytes.
 func TestProbeRejectsForgedOffers(t *testing.T) {
 	f := New(Options{})
 	pid := uint32(os.Getpid())

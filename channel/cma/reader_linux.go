@@ -17,17 +17,39 @@ const maxPieces = 1024
 // reader reads the memory of other processes. The zero value is ready to use. It reuses its slices for
 // later reads, so it must not be used concurrently; it retains no memory of callers.
 type reader struct {
-	pieces [][]byte
-	local  []unix.Iovec
-	remote []unix.RemoteIovec
+	pieces  [][]byte
+	sources []segment // memory of readChunk
+	local   []unix.Iovec
+	remote  []unix.RemoteIovec
 }
 
-// read copies bytes off to off+n of src, a list of memory in process pid, to the same offsets of dst,
-// which is host memory. Both must have these bytes. The error is a [*ReadError]; some bytes may have
-// been copied then. The call cannot be interrupted.
+// read copies n bytes at offset off of src, which lists memory of process pid, to the same offset
+// of dst, which is host memory. src and dst must have these bytes. r does not retain dst. The error
+// is a [*ReadError]; some bytes may have been copied then. The call cannot be interrupted.
 func (r *reader) read(pid int, dst device.Buffer, src []segment, off, n int) error {
 	r.pieces = dst.AppendSegments(r.pieces[:0])
 	defer r.dropReferences()
+	return r.readPieces(pid, src, off, n)
+}
+
+// readChunk copies the bytes of chunk p from the peer's process into the memory of its tasks. The
+// error is a [*ReadError]; some bytes may have been copied then.
+func (r *reader) readChunk(p chunk) error {
+	if len(p.others) == 0 {
+		return r.read(p.pid, p.dst, p.src, p.off, p.n)
+	}
+	defer r.dropReferences()
+	r.pieces = p.dst.AppendSegments(r.pieces[:0])
+	r.sources = append(r.sources[:0], p.src...)
+	for _, j := range p.others {
+		r.pieces = j.dst.AppendSegments(r.pieces)
+		r.sources = append(r.sources, j.src...)
+	}
+	return r.readPieces(p.pid, r.sources, 0, p.size())
+}
+
+// readPieces does what read does, with r.pieces as the destination.
+func (r *reader) readPieces(pid int, src []segment, off, n int) error {
 	for end := off + n; off < end; {
 		r.setVectors(src, off, end-off)
 		failpoint.Here()
@@ -43,9 +65,10 @@ func (r *reader) read(pid int, dst device.Buffer, src []segment, off, n int) err
 	return nil
 }
 
-// setVectors prepares a system call. It sets r.local and r.remote to the n bytes from offset off of
-// r.pieces and of src, or to fewer if these are more than maxPieces pieces. If the two lists differ in
-// size the system copies as many bytes as the smaller one has.
+// setVectors sets r.local to the n bytes at offset off of r.pieces, and r.remote to the same bytes
+// of src, as arguments of process_vm_readv. Each list gets at most maxPieces pieces, and fewer
+// bytes if more pieces would be needed. The system then copies at most the bytes of the shorter
+// list.
 func (r *reader) setVectors(src []segment, off, n int) {
 	r.local, r.remote = r.local[:0], r.remote[:0]
 	skip, left := uint64(off), uint64(n)
@@ -71,10 +94,11 @@ func (r *reader) setVectors(src []segment, off, n int) {
 	}
 }
 
-// intersect determines which bytes of a piece are within a range. The piece has size bytes. The range
-// begins *skip bytes after the start of the piece, and has *left bytes. intersect returns the offset in
-// the piece of the first such byte, and their number n; ok is false if there are none. It updates *skip
-// and *left for the next piece.
+// intersect determines which bytes of a piece of memory are within a range. The piece has size
+// bytes. The range begins *skip bytes after the start of the piece and has *left bytes. intersect
+// returns the offset in the piece of the first byte within the range, and the number n of such
+// bytes; ok is false if there are none. It subtracts from *skip and *left the bytes that it has
+// passed, for the piece that follows.
 func intersect(size uint64, skip, left *uint64) (start, n uint64, ok bool) {
 	if *skip >= size {
 		*skip -= size

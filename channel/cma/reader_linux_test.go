@@ -12,7 +12,8 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/device"
 )
 
-// cut divides p into pieces of random sizes up to most.
+// cut divides p into pieces of random sizes from 1 to most bytes, drawn from r. The pieces share
+// the memory of p.
 func cut(r *rand.Rand, p []byte, most int) [][]byte {
 	var out [][]byte
 	for len(p) > 0 {
@@ -30,7 +31,8 @@ func segmentsOf(pieces [][]byte) (out []segment) {
 	return out
 }
 
-// Any range of a tensor is read to the right position, whatever the pieces.
+// read copies any range of a tensor to the same position of the destination, however source and
+// destination are divided into pieces, and retains no memory of the destination.
 func TestRead(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	const size = 10_000
@@ -56,7 +58,8 @@ func TestRead(t *testing.T) {
 	}
 }
 
-// A read of unmapped memory fails, also within a range.
+// read returns a ReadError with EFAULT if part of the range is not mapped, an error if the source
+// is too short, and no error if only bytes beyond the range are missing.
 func TestReadFault(t *testing.T) {
 	src, dst := []byte("12345678"), make([]byte, 16)
 	var r reader

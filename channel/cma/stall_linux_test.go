@@ -18,7 +18,9 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
 
-// recvOp makes a new end receive memory of the test; its description is valid while validity is 5.
+// recvOp makes a new end receive the bytes of memory, and returns the memory that it receives into
+// and a channel for the outcome. The test is the peer; its description is valid while validity
+// contains the number 5.
 func recvOp(t *testing.T, f *cma.Factory, validity, memory []byte) (dst []byte, err <-chan error) {
 	t.Helper()
 	ch, far := endOf(t, f)
@@ -29,7 +31,8 @@ func recvOp(t *testing.T, f *cma.Factory, validity, memory []byte) (dst []byte, 
 	return dst, err
 }
 
-// endOf creates an end of the native dialect.
+// endOf returns a new end of f in the native dialect, and the connection with which the test acts
+// as its peer.
 func endOf(t *testing.T, f *cma.Factory) (channel.Channel, transport.Conn) {
 	t.Helper()
 	near, far := connections(t, true)
@@ -41,7 +44,8 @@ func endOf(t *testing.T, f *cma.Factory) (channel.Channel, transport.Conn) {
 	return ch, far[0]
 }
 
-// Peers whose memory never arrives block only the channels to them, however many there are.
+// Peers whose memory blocks every read delay only the channels to them, even if there are more of
+// them than workers.
 func TestMemoryThatNeverArrives(t *testing.T) {
 	const size = 8 << 20
 	f := cma.New(cma.Options{Workers: 2})
@@ -89,7 +93,8 @@ func newOffering(t *testing.T) *offering {
 	return p
 }
 
-// offer begins a transfer of size bytes from src.
+// offer makes the end p.ch receive size bytes from src, with the test as the sender, and returns a
+// channel for the outcome. The description is valid while validity contains the number 5.
 func (p *offering) offer(t *testing.T, validity, src []byte, size int) <-chan error {
 	t.Helper()
 	p.id++
@@ -99,7 +104,8 @@ func (p *offering) offer(t *testing.T, validity, src []byte, size int) <-chan er
 	return err
 }
 
-// require receives tensors whose memory is present.
+// require makes the end p.ch receive one tensor of each of sizes, from memory that does not block,
+// one after the other. It fails the test if one does not arrive.
 func (p *offering) require(t *testing.T, sizes ...int) {
 	t.Helper()
 	for _, size := range sizes {
@@ -107,8 +113,9 @@ func (p *offering) require(t *testing.T, sizes ...int) {
 	}
 }
 
-// A small or large tensor whose memory, or validity word, never arrives does not delay the other
-// tensors of its channel.
+// A tensor whose memory or validity word blocks every read, small or large, does not delay the
+// other tensors of its channel. It completes when the reads continue or, if the description was
+// revoked, when it is aborted.
 func TestTransfersAfterMemoryThatNeverArrives(t *testing.T) {
 	for name, size := range map[string]int{"small": small, "large": large} {
 		for _, what := range []string{"tensor", "word"} {
@@ -146,8 +153,9 @@ func TestTransfersAfterMemoryThatNeverArrives(t *testing.T) {
 	}
 }
 
-// A small tensor that is copied whole is delivered, even if it was aborted or the channel was closed
-// during the copy. After an Abort it is also confirmed.
+// A small tensor whose copy is in progress when it is aborted, or when the channel is closed,
+// completes without error once all bytes are copied. After an Abort it is also confirmed to the
+// peer.
 func TestCopiedTensorIsDelivered(t *testing.T) {
 	for _, closes := range []bool{false, true} {
 		t.Run(fmt.Sprint("closes=", closes), func(t *testing.T) {

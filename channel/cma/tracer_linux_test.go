@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// All processes of the user are named as tracers only if that is requested and necessary. The test
-// makes prctl fail, so that each attempt shows.
+// Viable names all processes as tracers only if AllowAnyTracer is set and Yama's scope is 1. The
+// test makes prctl fail, so that each attempt shows as an error.
 func TestAnyTracer(t *testing.T) {
 	for _, c := range []struct {
 		scope string
@@ -34,7 +34,9 @@ func TestAnyTracer(t *testing.T) {
 	}
 }
 
-// withoutTracers calls f in a thread that cannot name tracers. The thread ends afterwards.
+// withoutTracers calls f on a thread of which prctl(PR_SET_PTRACER) fails, and returns the error of
+// f as of. If the thread could not be prepared, err is not nil and f was not called. The thread
+// ends after that.
 func withoutTracers(f func() error) (of, err error) {
 	done := make(chan struct{})
 	go func() {
@@ -48,7 +50,8 @@ func withoutTracers(f func() error) (of, err error) {
 	return of, err
 }
 
-// forbidTracers makes prctl(PR_SET_PTRACER) fail in this thread.
+// forbidTracers makes prctl(PR_SET_PTRACER) fail with EPERM on this thread, permanently. The error
+// is that of the kernel.
 func forbidTracers() error {
 	const numberOf, firstOf = 0, 16 // in struct seccomp_data
 	program := []unix.SockFilter{

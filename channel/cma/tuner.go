@@ -37,7 +37,8 @@ func (r *rate) record(seen float64) {
 	r.mean += (seen - r.mean) / float64(r.n)
 }
 
-// record records that one of k workers copied a chunk of n bytes in the time took. k is at least 1.
+// record adds a measurement to the mean rate of k concurrent workers: one of them copied a chunk of
+// n bytes in the time took. k must be at least 1.
 func (p *tuner) record(k, n int, took time.Duration) {
 	for len(p.rates) < k {
 		p.rates = append(p.rates, rate{})
@@ -45,19 +46,22 @@ func (p *tuner) record(k, n int, took time.Duration) {
 	p.rates[k-1].record(float64(k) * float64(n) / float64(max(took, 1)))
 }
 
-// countChunk counts a chunk that a worker has taken, so that allow explores periodically.
+// countChunk counts a chunk that a worker has taken. allow uses the count to test other numbers of
+// workers periodically.
 func (p *tuner) countChunk() { p.chunkCount++ }
 
-// allow reports whether another worker should copy in addition to k workers. It always allows the first
-// worker. It allows a further one if that is profitable; in the exploration period it allows one only
-// if that is not profitable.
+// allow reports whether one more worker should copy while k workers are copying. It always allows
+// the first worker. It allows a further one if profitable returns true for k. For the first
+// exploreChunks of every explorePeriod chunks it does the opposite, so that other numbers of
+// workers are measured.
 func (p *tuner) allow(k int) bool {
 	trying := p.chunkCount%explorePeriod < exploreChunks
 	return k == 0 || p.profitable(k) != trying
 }
 
-// profitable reports whether one worker in addition to k, at least 1, adds at least four fifths of the
-// rate of a single one. It returns true if one of the rates has not been measured.
+// profitable reports whether k+1 workers together are faster than k by at least four fifths of the
+// rate of a single worker. It returns true if one of these three rates has not been measured. k
+// must be at least 1.
 func (p *tuner) profitable(k int) bool {
 	if k >= len(p.rates) {
 		return true

@@ -7,8 +7,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// learn simulates a pool of two workers: a chunk takes the time alone if one worker copies, and the
-// time together if two do. It returns the number of chunks copied by two.
+// learn simulates a pool that copies the given number of chunks with one worker or, if p allows it,
+// with two. A chunk takes the time alone with one worker and the time together with two. It returns
+// the number of chunks for which p allowed two.
 func learn(p *tuner, alone, together time.Duration, chunks int) (concurrent int) {
 	for range chunks {
 		k, took := 1, alone
@@ -45,7 +46,7 @@ func TestTunerAdapts(t *testing.T) {
 	require.Less(t, learn(&p, time.Millisecond, 1900*time.Microsecond, explorePeriod), exploreChunks+1)
 }
 
-// The first worker is always allowed, whatever the measurements are.
+// The tuner always allows a first worker, whatever rates were recorded.
 func TestTunerAlwaysAllowsOne(t *testing.T) {
 	var p tuner
 	for range 3 * explorePeriod {

@@ -24,9 +24,11 @@ const (
 	scopeFile   = "proc/sys/kernel/yama/ptrace_scope"
 )
 
-// deviceDescriptor returns the device descriptor in TensorPipe's form: cma:BOOT_PIDNS_USERNS_UID_GID,
-// followed by _CAPABILITIES if the kernel compares these too. The error, which matches
-// transport.ErrNotSupported, is why this process cannot read others or be read by them.
+// deviceDescriptor returns the device descriptor in TensorPipe's form:
+// cma:BOOT_PIDNS_USERNS_UID_GID, followed by _CAPABILITIES if the kernel compares these too. It may
+// name all processes as tracers of this one, see passYama. If this process cannot read others or be
+// read by them, the error is the reason and matches transport.ErrNotSupported; the string is not
+// valid then.
 func deviceDescriptor(o Options) (string, error) {
 	place, err := describePlace()
 	if err != nil {
@@ -46,8 +48,9 @@ func deviceDescriptor(o Options) (string, error) {
 	return "cma:" + place + "_" + user + rights, readItself()
 }
 
-// describePlace returns the part BOOT_PIDNS_USERNS of the descriptor, which identifies the running
-// kernel and the namespaces of this process. The error is that of package sysid.
+// describePlace returns the part BOOT_PIDNS_USERNS of the device descriptor: the ids of the running
+// kernel, and of the PID and user namespaces of this process. The error matches
+// transport.ErrNotSupported if one of them cannot be read; the string is not valid then.
 func describePlace() (string, error) {
 	boot, err := sysid.BootID()
 	if err != nil {
@@ -61,8 +64,9 @@ func describePlace() (string, error) {
 	return boot + "_" + pids + "_" + users, err
 }
 
-// describeUser returns the part UID_GID of the descriptor. It returns an error if real, effective and
-// saved ids are not equal, because the kernel then permits no process to read this one.
+// describeUser returns the part UID_GID of the device descriptor. It returns an error that matches
+// transport.ErrNotSupported if the real, effective and saved ids are not equal, because the kernel
+// then lets no process of the user read this one.
 func describeUser() (string, error) {
 	ruid, euid, suid := unix.Getresuid()
 	rgid, egid, sgid := unix.Getresgid()
@@ -82,9 +86,11 @@ func checkDumpable() error {
 	return nil
 }
 
-// describeRights returns the part of the descriptor with the rights that the security modules of this
-// kernel compare, or "" if they compare none. It returns an error if a module forbids reading, or if
-// the modules or the rights cannot be determined.
+// describeRights returns the last part of the device descriptor: "_" and the capabilities of this
+// process if a security module of the kernel compares them, and otherwise "". If the module Yama is
+// active it calls passYama. It returns an error that matches transport.ErrNotSupported if Yama
+// forbids reading, or if the modules or the capabilities cannot be determined; the string is not
+// valid then.
 func describeRights(o Options) (string, error) {
 	root := "/" + o.Root
 	modules, err := securityModules(root)
@@ -103,9 +109,10 @@ func describeRights(o Options) (string, error) {
 	return rights, err
 }
 
-// securityModules returns the names of the security modules of the kernel, from the list below root. If
-// the list cannot be read it assumes the module that every kernel has, and Yama if the file of Yama's
-// scope exists. It returns an error if it cannot determine whether that file exists.
+// securityModules returns the names of the kernel's active security modules, which it reads from a
+// file below the directory root. If the file cannot be read, the result is the module "capability",
+// which every kernel has, and "yama" if the file with Yama's scope exists. The error matches
+// transport.ErrNotSupported: it cannot be determined whether that file exists.
 func securityModules(root string) ([]string, error) {
 	text, err := os.ReadFile(filepath.Join(root, modulesFile))
 	if err == nil {
@@ -122,9 +129,9 @@ func securityModules(root string) ([]string, error) {
 	}
 }
 
-// describeCapabilities returns "_" and the permitted capabilities of this process in hexadecimal. The
-// kernel does not let a process read another one that has more capabilities. The error is that the
-// system call failed.
+// describeCapabilities returns "_" and the permitted capabilities of this process in hexadecimal.
+// They are part of the descriptor because the kernel does not let a process read another one that
+// has more capabilities. The error matches transport.ErrNotSupported: the system call failed.
 func describeCapabilities() (string, error) {
 	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var data [2]unix.CapUserData
@@ -135,9 +142,11 @@ func describeCapabilities() (string, error) {
 	return "_" + strconv.FormatUint(permitted, 16), nil
 }
 
-// passYama returns nil if Yama lets other processes of the user read this one, and otherwise an error.
-// It reads Yama's ptrace_scope below root. If the scope is 1 and allowAny is set, passYama first names
-// all processes as tracers, for the life of this process.
+// passYama returns nil if the security module Yama lets other processes of the same user read this
+// one. It reads Yama's ptrace_scope from a file below the directory root. 0 permits reading. If the
+// scope is 1 and allowAny is true, passYama permits it by naming all processes as tracers of this
+// one, for the rest of its life. In all other cases, and if the file cannot be read, it returns an
+// error that matches transport.ErrNotSupported.
 func passYama(root string, allowAny bool) error {
 	text, err := os.ReadFile(filepath.Join(root, scopeFile))
 	if err != nil {
@@ -157,8 +166,9 @@ func passYama(root string, allowAny bool) error {
 	return nil
 }
 
-// readItself returns an error if process_vm_readv does not work, which a system call filter may
-// forbid. It reads memory of this process.
+// readItself returns nil if this process can read its own memory with process_vm_readv, and
+// otherwise an error that matches transport.ErrNotSupported. A system call filter may forbid the
+// call.
 func readItself() error {
 	from, to := []byte("12345678"), make([]byte, 8)
 	var r reader
@@ -168,8 +178,10 @@ func readItself() error {
 	return nil
 }
 
-// noSuchProcess reports whether a read failed because the process does not exist any more.
+// noSuchProcess reports whether err, the error of a read, means that the process does not exist any
+// more. It is false if err is nil.
 func noSuchProcess(err error) bool { return errors.Is(err, syscall.ESRCH) }
 
-// noSuchMemory reports whether a read failed because the memory is not mapped.
+// noSuchMemory reports whether err, the error of a read, means that memory of one of the two
+// processes is not mapped. It is false if err is nil.
 func noSuchMemory(err error) bool { return errors.Is(err, syscall.EFAULT) }

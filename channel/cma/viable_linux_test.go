@@ -14,8 +14,9 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
 
-// The form as recorded from TensorPipe:
-// cma:4314c807-d1f2-4ebb-9432-c0a43a41d690_4_effffffc_4_effffffd_0_0_1fffeffffff
+// The device descriptor has the same form as one recorded from TensorPipe,
+// cma:4314c807-d1f2-4ebb-9432-c0a43a41d690_4_effffffc_4_effffffd_0_0_1fffeffffff, and ends before
+// the capabilities if the kernel does not compare these.
 func TestDescriptor(t *testing.T) {
 	f := New(Options{Root: machine(t, "capability", "")})
 	require.NoError(t, f.Viable())
@@ -34,8 +35,9 @@ func TestDescriptor(t *testing.T) {
 	require.Equal(t, strings.TrimSuffix(text, "_"+permitted), without.DeviceDescriptors()[device.CPU()])
 }
 
-// machine creates a directory that serves as the root of another machine with these security modules
-// and Yama's scope. Files for empty arguments are missing.
+// machine returns a new directory that serves as the root of a simulated machine. It has a file
+// with the list of security modules and one with Yama's scope; a file whose content would be empty
+// is missing.
 func machine(t *testing.T, modules, scope string) string {
 	t.Helper()
 	root := t.TempDir()
@@ -50,7 +52,8 @@ func machine(t *testing.T, modules, scope string) string {
 	return root
 }
 
-// Yama's scopes, simulated.
+// On simulated machines with different security modules and scopes of Yama, the channel is viable,
+// or not viable with the expected reason.
 func TestYama(t *testing.T) {
 	for _, c := range []struct {
 		modules, scope string

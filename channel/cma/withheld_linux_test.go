@@ -30,7 +30,9 @@ type Withheld struct {
 	once   sync.Once
 }
 
-// Withhold allocates such memory. It is released at the end of the test at the latest.
+// Withhold returns size bytes of memory, accesses to which block until Release. It skips the test
+// if the kernel does not permit userfaultfd. The memory is released at the end of the test at the
+// latest.
 func Withhold(t *testing.T, size int) *Withheld {
 	t.Helper()
 	fd, _, errno := unix.Syscall(unix.SYS_USERFAULTFD, unix.O_CLOEXEC|unix.O_NONBLOCK, 0, 0)
@@ -50,7 +52,8 @@ func (w *Withheld) tell(t *testing.T, what uintptr, outgoing []uint64) {
 	require.Zero(t, errno, "%v", errno)
 }
 
-// Touched blocks until an access to the memory blocks, and returns its offset.
+// Touched waits until an access to the memory blocks, and returns the offset of the page in the
+// memory. The test fails if none does within testwait.Limit.
 func (w *Withheld) Touched(t *testing.T) int {
 	t.Helper()
 	var said [uffdSaid]byte
@@ -69,10 +72,12 @@ func (w *Withheld) Touched(t *testing.T) int {
 	return 0
 }
 
-// Release unblocks all accesses.
+// Release lets all accesses to the memory continue, those that block and later ones. Further calls
+// do nothing.
 func (w *Withheld) Release() { w.once.Do(func() { _ = unix.Close(w.fd) }) }
 
-// Mapped returns memory at a fixed address.
+// Mapped returns size bytes of new anonymous memory outside the Go heap, which are unmapped at the
+// end of the test.
 func Mapped(t *testing.T, size int) []byte {
 	t.Helper()
 	memory, err := unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)

@@ -32,8 +32,8 @@ func TestSteadyFlowAllocatesNothing(t *testing.T) {
 // depth is the number of tensors that a benchmark has in progress.
 const depth = 4
 
-// BenchmarkOneWay sends tensors within this process over TCP, in both dialects, and for comparison by
-// writing equal parts to plain sockets.
+// BenchmarkOneWay measures how fast tensors are sent within this process over TCP, in both
+// dialects, and for comparison over plain sockets that carry equal parts.
 func BenchmarkOneWay(b *testing.B) {
 	for _, mib := range []int{1, 4, 16, 64} {
 		for _, n := range []int{1, 2, 4} {
@@ -87,7 +87,9 @@ func channelFlow(b *testing.B, n int, open func(testing.TB, *mpt.Factory, *mpt.F
 	}
 }
 
-// bareFlow has a writer and a reader for each connection.
+// bareFlow returns a mover that divides each tensor into equal parts and sends them over n plain
+// TCP connections, with one goroutine that writes and one that reads for each. It is the yardstick
+// for the channel.
 func bareFlow(b *testing.B, n int) mover {
 	type part struct {
 		p    []byte
@@ -126,7 +128,7 @@ func bareFlow(b *testing.B, n int) mover {
 	}
 }
 
-// cpu is the time that this process has computed for.
+// cpu returns the CPU time, user and system, that this process has used, or 0 if it is not known.
 func cpu() time.Duration {
 	var u syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {

@@ -30,8 +30,9 @@ type compatEnd struct {
 	remaining    atomic.Int64  // connections that the peer has not ended: lanes and control
 }
 
-// newCompatEnd returns an end that owns the connections of link, and opens its lanes in the
-// background.
+// newCompatEnd returns an end for the compatible dialect and starts goroutines that open its lanes.
+// It does not wait for them. The end owns the connection of link, and retains the functions Broken
+// and Arrived of link.
 func newCompatEnd(f *Factory, link channel.Link, role channel.Role) *compatEnd {
 	e := &compatEnd{factory: f, control: link.Conns[0], pipeConn: pipeConn(link), peer: link.Peer}
 	e.controlEnded, e.opened = make(chan struct{}), make(chan struct{})
@@ -70,8 +71,8 @@ func newCompatEnd(f *Factory, link channel.Link, role channel.Role) *compatEnd {
 	return e
 }
 
-// pipeConn returns the connection of link from which the address of the peer, and whether it has TLS,
-// are known. The caller does not own it.
+// pipeConn returns the connection that shows the addresses of both ends and whether the pipe has
+// TLS: link.First, or link.Conns[0] if link.First is nil. The caller must not close it.
 func pipeConn(link channel.Link) transport.Conn {
 	if link.First != nil {
 		return link.First
@@ -87,9 +88,12 @@ func (e *compatEnd) Recv(id uint64, dst device.Buffer, done func(error)) {
 	e.begin((*framed.Mover).Recv, id, dst, done)
 }
 
-// begin queues a part of the transfer at each lane with push, which is Mover.Send or Mover.Recv. An
-// invalid transfer completes with an error and ends the channel, because the wire form cannot skip it.
-// An empty one is not queued and completes at once, on another goroutine.
+// begin divides a transfer of buf among all lanes and queues each part at its lane with push, which
+// is Mover.Send or Mover.Recv. If buf is not host memory, or no event can be recorded on its
+// stream, begin ends the channel, because the wire form cannot skip a tensor. If buf is empty
+// nothing is queued. done is called once, on another goroutine: with the first error of a part, or
+// nil after all parts have been moved. For an empty buf it gets the error of the channel, or nil if
+// the channel has not ended.
 func (e *compatEnd) begin(push func(*framed.Mover, transfer.Transfer) bool, id uint64, buf device.Buffer, done func(error)) {
 	if !buf.IsHost() {
 		err := e.wrapError(device.ErrMemory)
@@ -119,6 +123,9 @@ func (e *compatEnd) begin(push func(*framed.Mover, transfer.Transfer) bool, id u
 }
 
 // Discard implements [channel.Compatible]: each lane receives and drops its part of the n bytes.
+// done is called once, on another goroutine, with nil after all parts have arrived, or with the
+// first error. If n is 0 nothing is received, and done gets the error of the channel, or nil if it
+// has not ended.
 func (e *compatEnd) Discard(id uint64, n int, done func(error)) {
 	if n == 0 {
 		e.lifecycle.CompleteAsync(done, e.lifecycle.Err())
@@ -133,15 +140,17 @@ func (e *compatEnd) Discard(id uint64, n int, done func(error)) {
 	})
 }
 
-// EndRecv implements [channel.Compatible]. It calls EndRecv of each lane.
+// EndRecv implements [channel.Compatible]. It calls EndRecv of each lane: a frame that arrives
+// after all queued transfers then ends the lane as if the peer had closed it.
 func (e *compatEnd) EndRecv() {
 	for _, l := range e.lanes {
 		l.EndRecv()
 	}
 }
 
-// Fits implements [channel.Compatible]. It returns an error if the largest lane's part of src does not fit
-// into one frame.
+// Fits implements [channel.Compatible]. It returns a [*transport.FrameSizeError] if the largest
+// part of src that a lane carries is larger than a frame of one of the lanes' transports may be,
+// and otherwise nil.
 func (e *compatEnd) Fits(src device.Buffer) error {
 	part := (int64(src.Len()) + int64(len(e.lanes)) - 1) / int64(len(e.lanes)) // the largest
 	for _, g := range e.factory.groups {
@@ -152,9 +161,10 @@ func (e *compatEnd) Fits(src device.Buffer) error {
 	return nil
 }
 
-// beginStripe begins a transfer by calling push for each lane. push must begin the piece of that lane,
-// which calls s.piece once at its end, or return an error. After the last piece done is called once,
-// with the first error or nil.
+// beginStripe begins a transfer with one piece per lane by calling push(lane, s) for each lane.
+// push must either begin the lane's piece and let it call s.piece once with its outcome, or return
+// an error. After the last piece has ended, done is called once with the first error, or with nil:
+// by the goroutine that called s.piece last, or on a new goroutine.
 func (e *compatEnd) beginStripe(done func(error), push func(lane int, s *stripe) error) {
 	s := e.stripes.begin(len(e.lanes), done)
 	for i := range e.lanes {
@@ -167,7 +177,8 @@ func (e *compatEnd) beginStripe(done func(error), push func(lane int, s *stripe)
 	}
 }
 
-// lanePart returns the offset and length of the part of size bytes that lane i carries.
+// lanePart returns the offset and the length n of the part of a tensor of size bytes that lane i
+// carries.
 func (e *compatEnd) lanePart(size, i int) (from, n int) {
 	from = laneOffset(size, i, len(e.lanes))
 	return from, laneOffset(size, i+1, len(e.lanes)) - from
@@ -182,8 +193,10 @@ func (e *compatEnd) Abort(id uint64, cause error) {
 	}
 }
 
-// Close ends the channel with cause, unless it has ended, and waits until its goroutines and those of
-// its lanes have ended. It returns the error of closing the control connection.
+// Close implements [channel.Channel]. It ends the channel with cause, or with net.ErrClosed if
+// cause is nil, unless the channel has already ended. It waits until every done has been called and
+// the goroutines of the channel and of its lanes have ended, and returns the error of closing the
+// control connection.
 func (e *compatEnd) Close(cause error) error {
 	err := e.lifecycle.Close(cause)
 	for _, l := range e.lanes {
@@ -192,8 +205,9 @@ func (e *compatEnd) Close(cause error) error {
 	return err
 }
 
-// release ends each lane, which closes its connection, and closes the control connection. The
-// lifecycle calls it at its end. A lane whose connection is opened later closes it, see setConn.
+// release ends all lanes, which closes their connections, and closes the control connection, whose
+// error it returns. e.lifecycle calls it once, at the end of the channel. A connection that is
+// opened later is closed by setConn.
 func (e *compatEnd) release() error {
 	var ends sync.WaitGroup
 	for _, l := range e.lanes {
@@ -203,8 +217,9 @@ func (e *compatEnd) release() error {
 	return e.control.Close()
 }
 
-// wrapError returns err with the channel's name and the peer. If err is transport.ErrClosed and the
-// peer has ended the control connection, the peer ended the lane too: io.EOF then replaces err.
+// wrapError returns err, which must not be nil, as a [*channel.Error] with the channel's name and
+// the peer; see the function wrapError. If err matches transport.ErrClosed and the peer has ended
+// the control connection, io.EOF replaces err, because the connection was closed in consequence.
 func (e *compatEnd) wrapError(err error) error {
 	if errors.Is(err, transport.ErrClosed) && e.hasControlEnded() {
 		err = io.EOF

@@ -41,13 +41,15 @@ func (p *closing) dial(t *testing.T) {
 	}
 }
 
-// writePiece writes a piece of a tensor.
+// writePiece writes piece, the part of a tensor that a lane carries, as a frame to the lane with
+// that index.
 func (p *closing) writePiece(t *testing.T, lane int, piece string) {
 	t.Helper()
 	require.NoError(t, p.lanes[lane].WriteFrames(transport.Frame{[]byte(piece)}))
 }
 
-// requireEOF requires that the channel ends as after an orderly close of the peer.
+// requireEOF waits until the channel reports that it is broken, and fails the test unless it does
+// so once, with io.EOF, as after an orderly close of the peer.
 func (p *closing) requireEOF(t *testing.T) {
 	t.Helper()
 	require.ErrorIs(t, <-p.broken, io.EOF)
@@ -55,8 +57,8 @@ func (p *closing) requireEOF(t *testing.T) {
 	require.Empty(t, p.broken)
 }
 
-// A Send after the end of the control connection fails because the peer has closed, not because this
-// end has ended its lanes in response.
+// A Send after the peer has ended the control connection fails with io.EOF, and not with
+// transport.ErrClosed, although this end has closed its lanes in response.
 func TestSendAfterPeerClosed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newClosing(t)
@@ -73,8 +75,8 @@ func TestSendAfterPeerClosed(t *testing.T) {
 	})
 }
 
-// The end of the control connection makes this end end its lanes; it still receives what the peer has
-// sent, on each lane until that lane ends.
+// When the peer ends the control connection, this end closes the write direction of its lanes, but
+// still receives from each lane until the peer ends it. The channel ends after the last lane.
 func TestLanesEndIndividually(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newClosing(t)
@@ -100,7 +102,7 @@ func TestLanesEndIndividually(t *testing.T) {
 	})
 }
 
-// Lanes may still be connecting when the control connection ends, and carry tensors.
+// Lanes that connect shortly after the control connection has ended still carry their tensors.
 func TestLanesAfterControlEnded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newClosing(t)
@@ -121,7 +123,8 @@ func TestLanesAfterControlEnded(t *testing.T) {
 	})
 }
 
-// After the end of the control connection, lanes that do not connect are waited for only briefly.
+// If the lanes are not open when the control connection ends, the channel ends with io.EOF after
+// half a second.
 func TestNoLanesAfterControlEnded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newClosing(t)
@@ -134,8 +137,8 @@ func TestNoLanesAfterControlEnded(t *testing.T) {
 	})
 }
 
-// A tensor with a piece on an ended lane cannot complete. It waits for tensors that can, and then the
-// channel ends.
+// A tensor with a piece on a lane that has ended fails, and the channel ends, but only after
+// another tensor that can still complete has done so.
 func TestTensorOnAnEndedLane(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newClosing(t)
@@ -153,7 +156,8 @@ func TestTensorOnAnEndedLane(t *testing.T) {
 	})
 }
 
-// A peer that ends before it has announced its lanes will have none.
+// If the peer ends the control connection before it has announced its lanes, the channel ends with
+// io.EOF.
 func TestEndBeforeHello(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		far, control := overMem()(t)
@@ -165,8 +169,8 @@ func TestEndBeforeHello(t *testing.T) {
 	})
 }
 
-// If the peer ends the control connection before this end has announced its lanes, the channel ends
-// without waiting for lanes.
+// If the peer ends the control connection and this end cannot announce its lanes over it, the
+// channel ends at once, without waiting for lanes.
 func TestHelloCannotBeSent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		far, control := overMem()(t)

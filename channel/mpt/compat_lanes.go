@@ -24,8 +24,8 @@ type compatLane struct {
 	conn transport.Conn // nil until the lane is open
 }
 
-// setConn gives conn to the lane, which closes it at its end. If the lane has ended, setConn closes
-// conn and returns the lane's error.
+// setConn makes conn the connection of the lane and returns nil; the lane closes conn at its end.
+// If the lane has already ended, setConn closes conn and returns the lane's error.
 func (l *compatLane) setConn(conn transport.Conn) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -54,9 +54,10 @@ const (
 	acceptTimeout = 2 * dialTimeout
 )
 
-// openLanes calls open, which must give each lane its connection, and then starts the lanes. If
-// open fails, openLanes ends the channel with that error and completes the queued transfers with
-// it.
+// openLanes calls open, which must give each lane its connection with setConn. If open returns nil,
+// openLanes starts the movers of the lanes and closes e.opened. Otherwise it ends the channel with
+// the error of open, wrapped, unless the channel has ended, and completes the transfers queued at
+// the lanes with the error of the channel.
 func (e *compatEnd) openLanes(open func() error) {
 	if err := open(); err != nil {
 		e.lifecycle.Fail(e.wrapError(err))
@@ -72,9 +73,12 @@ func (e *compatEnd) openLanes(open func() error) {
 	close(e.opened)
 }
 
-// acceptLanes opens the lanes at the listening end: it announces addresses over the control connection,
-// and accepts a connection for each lane. It returns ErrLate after acceptTimeout, io.EOF if the peer
-// has closed, and the error of the channel after its end. Other errors match channel.ErrUnopened.
+// acceptLanes opens the lanes at the listening end: it announces their addresses over the control
+// connection, accepts a connection for each lane, and gives it to the lane. It returns ErrLate if
+// that takes longer than acceptTimeout, io.EOF if it cannot announce because the peer has ended the
+// control connection, and the error of the channel after its end. Other errors match
+// channel.ErrUnopened. After an error some lanes may have connections, which close at the end of
+// the channel.
 func (e *compatEnd) acceptLanes() error {
 	ctx, cancel := context.WithTimeoutCause(e.lifecycle.Context(), acceptTimeout, ErrLate)
 	defer cancel()
@@ -103,11 +107,13 @@ func (e *compatEnd) acceptLanes() error {
 	return nil
 }
 
-// dialLanes opens the lanes at the dialling end: it waits for the peer's announcement from hello, and
-// dials the addresses in it. The lanes may be used at once, since the peer reads them in order.
+// dialLanes opens the lanes at the dialling end: it waits for the peer's announcement from hello,
+// dials the addresses in it, and gives each connection to its lane. The lanes may be used at once,
+// without a confirmation from the peer.
 //
-// It returns ErrLate after dialTimeout, io.EOF if the peer has closed, and the error of the channel
-// after its end. Other errors are a *wire.Error, or match channel.ErrProtocol or channel.ErrUnopened.
+// It returns ErrLate if that takes longer than dialTimeout, io.EOF if dialling failed and the peer
+// has ended the control connection, and the error of the channel after its end. Other errors are a
+// *wire.Error, or match channel.ErrProtocol or channel.ErrUnopened.
 func (e *compatEnd) dialLanes(hello <-chan []byte) error {
 	ctx, cancel := context.WithTimeoutCause(e.lifecycle.Context(), dialTimeout, ErrLate)
 	defer cancel()
@@ -139,13 +145,14 @@ func (e *compatEnd) dialLanes(hello <-chan []byte) error {
 // until then; even on a busy machine it becomes an error within a second.
 const lateLaneTimeout = 500 * time.Millisecond
 
-// awaitControlEnd waits for the end of the control connection. If the connection fails or carries a
-// frame, the channel ends with an error.
+// awaitControlEnd waits until the peer ends the control connection. If the connection fails or
+// carries a frame, awaitControlEnd ends the channel with the error and returns.
 //
-// An orderly end means that both ends have passed all frames to their lanes, but not that all have
-// arrived: the peer may not even have accepted, or dialled, each lane. Therefore this end then closes
-// the write direction of each lane, and each lane ends after the frames that it carries. If the lanes
-// are not open within lateTimeout the channel ends with io.EOF.
+// An orderly end means that both ends have passed all frames to their lanes, but not that all
+// frames have arrived, nor that all lanes are open at the peer. awaitControlEnd therefore waits up
+// to lateTimeout for the lanes to open, and then closes the write direction of each; the lanes end
+// after the frames that they carry. If the lanes do not open in time, it ends the channel with
+// io.EOF.
 func (e *compatEnd) awaitControlEnd() {
 	n, err := e.control.NextFrame()
 	if err == nil {
@@ -170,9 +177,10 @@ func (e *compatEnd) awaitControlEnd() {
 	}
 }
 
-// preferControlEnd waits up to lateTimeout for the peer to end the control connection, and returns
-// io.EOF if it does. Otherwise it returns err, the error of dialling the lanes. A peer that has closed
-// refuses its lanes too, and the end of the connection may arrive later than the refusal.
+// preferControlEnd returns io.EOF if the peer has ended the control connection, and otherwise err,
+// the error of dialling the lanes. It waits up to lateTimeout for that end, but not after the end
+// of ctx. A peer that has closed refuses its lanes too, and the end of the control connection may
+// arrive later than the refusal.
 func (e *compatEnd) preferControlEnd(ctx context.Context, err error) error {
 	timer := time.NewTimer(e.factory.lateTimeout)
 	defer timer.Stop()
@@ -187,8 +195,8 @@ func (e *compatEnd) preferControlEnd(ctx context.Context, err error) error {
 	return err
 }
 
-// connectionEnded records that the peer has ended a lane, or the control connection, in an orderly
-// way. After the last of them it ends the channel with io.EOF.
+// connectionEnded records that the peer has ended one more connection in an orderly way: a lane or
+// the control connection. When all of these have ended, it ends the channel with io.EOF.
 func (e *compatEnd) connectionEnded() {
 	if e.remaining.Add(-1) == 0 {
 		e.lifecycle.Fail(e.wrapError(io.EOF))

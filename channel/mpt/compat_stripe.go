@@ -28,9 +28,10 @@ type stripes struct {
 	firstErr error // of the first failed stripe
 }
 
-// begin returns a stripe s with the given number of pieces. Each piece must call s.piece once at its
-// end. The caller must call s.through(nil) once after it has begun the pieces. The last of these calls
-// completes the stripe: s.piece calls done, or s.through returns it.
+// begin returns a stripe s, new or reused, with the given number of pieces. Each piece must call
+// s.piece with its outcome once. After the caller has begun all pieces, it must call s.through(nil)
+// once. The last of these calls completes the stripe: s.piece calls done with the first error or
+// nil; s.through returns done instead. s must not be used after that.
 func (h *stripes) begin(pieces int, done func(error)) *stripe {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -50,11 +51,13 @@ func (h *stripes) begin(pieces int, done func(error)) *stripe {
 	return s
 }
 
-// through records that a piece has ended with err. After the last piece it returns the done function of
-// the stripe, which the caller must call, and the first error of any piece. Before that, done is nil.
+// through records that one piece of s has ended with err. If it was the last piece, through returns
+// the done function of the stripe, which the caller must call with first, the first error of any
+// piece or nil. It then also makes s available for reuse. Before the last piece, done and first are
+// nil.
 //
-// If a stripe has failed, and no stripe without a failed piece is in progress, through ends the
-// channel. It waits for such stripes because they may still complete.
+// If a stripe has failed, and every stripe in progress has a failed piece, through ends the
+// channel. It does not do so earlier, because a stripe without a failed piece may still complete.
 func (s *stripe) through(err error) (done func(error), first error) {
 	h := s.pool
 	h.mu.Lock()
@@ -81,8 +84,9 @@ func (s *stripe) through(err error) (done func(error), first error) {
 	return done, first
 }
 
-// laneOffset returns the offset in a tensor of size bytes at which the part of lane i begins in the
-// compatible dialect: size*i/lanes, rounded down. The product does not overflow. i is at most lanes.
+// laneOffset returns size*i/lanes, rounded down: the offset at which the part of lane i begins in a
+// tensor of size bytes, in the compatible dialect. The product does not overflow. i may equal
+// lanes; the result is then size.
 func laneOffset(size, i, lanes int) int {
 	hi, lo := bits.Mul64(uint64(size), uint64(i))
 	at, _ := bits.Div64(hi, lo, uint64(lanes))

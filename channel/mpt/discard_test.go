@@ -14,14 +14,14 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/transport/mem"
 )
 
-// discard discards a tensor at the receiving end.
+// discard calls Discard of e with id and n, and returns a channel that receives the outcome.
 func discard(e *end, id uint64, n int) <-chan error {
 	done, err := result()
 	e.Channel.(channel.Compatible).Discard(id, n, done)
 	return err
 }
 
-// A discarded tensor is dropped on all lanes, and the tensors before and after it arrive.
+// Discard drops a tensor on all lanes, and the tensors before and after it arrive unchanged.
 func TestDiscard(t *testing.T) {
 	f := mpt.New(lanes(3, mem.New(nil)))
 	one, other := compatPair(t, f, f, overMem())
@@ -40,7 +40,7 @@ func TestDiscard(t *testing.T) {
 	require.NoError(t, testwait.Finish(t, discard(other, id, 0)))
 }
 
-// Discarding takes little memory.
+// Discarding a tensor allocates less than a sixteenth of its size.
 func TestDiscardIsBounded(t *testing.T) {
 	const lanesUsed, size = 4, 64 << 20
 	f := mpt.New(lanes(lanesUsed, mem.New(nil)))
@@ -56,7 +56,8 @@ func TestDiscardIsBounded(t *testing.T) {
 	require.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(size/16))
 }
 
-// A discarded tensor is checked for its length, and fails with the channel.
+// Discard fails with channel.ErrProtocol if the tensor has another length, and with the error of
+// the channel after its end or an Abort.
 func TestDiscardFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newClosing(t)

@@ -52,7 +52,9 @@ func (e *end) hostedSends() int {
 	return e.hosted.sends
 }
 
-// openEnd creates an end over conn. In the native dialect host moves small tensors.
+// openEnd returns a new end of f over conn. If host is not nil the end uses the native dialect, and
+// host moves small tensors; otherwise it uses the compatible one. The end and host are closed at
+// the end of the test.
 func openEnd(t testing.TB, f *mpt.Factory, role channel.Role, conn transport.Conn, host *bulk.Mover) *end {
 	t.Helper()
 	e := &end{host: host, broken: make(chan error, 1)}
@@ -78,14 +80,16 @@ func openEnd(t testing.TB, f *mpt.Factory, role channel.Role, conn transport.Con
 	return e
 }
 
-// compatPair opens both ends of a channel in the compatible dialect.
+// compatPair returns the two connected ends of a new channel in the compatible dialect: the
+// dialling end of the factory one, and the listening end of the factory other.
 func compatPair(t testing.TB, one, other *mpt.Factory, connect channeltest.Connect) (connected, listening *end) {
 	t.Helper()
 	c, l := connect(t)
 	return openEnd(t, one, channel.RoleConnect, c, nil), openEnd(t, other, channel.RoleListen, l, nil)
 }
 
-// nativePair opens both ends in the native dialect.
+// nativePair returns the two connected ends of a new channel in the native dialect: the dialling
+// end of the factory one, and the listening end of the factory other.
 func nativePair(t testing.TB, one, other *mpt.Factory, connect channeltest.Connect) (connected, listening *end) {
 	t.Helper()
 	c, l := connect(t)
@@ -93,8 +97,8 @@ func nativePair(t testing.TB, one, other *mpt.Factory, connect channeltest.Conne
 	return openEnd(t, one, channel.RoleConnect, c, m), openEnd(t, other, channel.RoleListen, l, n)
 }
 
-// hosts returns two bulk.Movers that send READY to each other. Tests call Send before Recv, as pipes
-// do.
+// hosts returns two connected bulk.Movers, which inform each other directly when a Recv is ready.
+// As in a pipe, tests must call Send at one before Recv at the other.
 func hosts(t testing.TB, connect channeltest.Connect) (one, other *bulk.Mover) {
 	t.Helper()
 	c, l := connect(t)
@@ -109,10 +113,11 @@ func hosts(t testing.TB, connect channeltest.Connect) (one, other *bulk.Mover) {
 	return one, other
 }
 
-// overMem connects within this process.
+// overMem returns a Connect for connections within this process, over package mem.
 func overMem() channeltest.Connect { return channeltest.Over(mem.New(nil), "") }
 
-// move sends data from one end to the other and checks it.
+// move sends data from from to to with the given id, waits until it has arrived, and fails the test
+// unless the bytes are the same.
 func move(t testing.TB, id uint64, from, to *end, data []byte) {
 	t.Helper()
 	got := make([]byte, len(data))
@@ -122,7 +127,8 @@ func move(t testing.TB, id uint64, from, to *end, data []byte) {
 	require.True(t, bytes.Equal(data, got), "wrong bytes")
 }
 
-// send and recv begin a transfer and return the channel that receives its outcome.
+// send begins a Send of src at e with the given id, and returns a channel that receives the
+// outcome. recv does the same with a Recv into dst.
 func send(e *end, id uint64, src []byte) <-chan error {
 	done, err := result()
 	e.Send(id, device.Bytes(src), done)
@@ -140,7 +146,8 @@ func result() (done func(error), err <-chan error) {
 	return func(err error) { ch <- err }, ch
 }
 
-// numbered returns n bytes that differ from their neighbours.
+// numbered returns n bytes with the values 1 to 251, repeated in this order, so that a byte at a
+// wrong offset shows.
 func numbered(n int) []byte {
 	const period = 251
 	p := make([]byte, n)

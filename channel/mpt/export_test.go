@@ -2,16 +2,17 @@ package mpt
 
 import "time"
 
-// NewWithStripe returns a factory whose smallest slices have stripe bytes, so that tests can use small
-// tensors. Both ends must use the same value.
+// NewWithStripe returns a factory like New, but whose smallest slices have stripe bytes, so that
+// tests can use small tensors, and whose ends wait only briefly for lanes after the end of the
+// control connection. Both ends of a channel must have the same stripe.
 func NewWithStripe(stripe int, groups ...Lanes) *Factory {
 	f := New(groups...)
 	f.stripe, f.lateTimeout = stripe, 100*time.Millisecond
 	return f
 }
 
-// NewWithShortTimeout returns a factory whose ends wait only briefly for lanes after the end of the
-// control connection.
+// NewWithShortTimeout returns a factory like New, but whose ends wait only briefly for lanes after
+// the end of the control connection.
 func NewWithShortTimeout(groups ...Lanes) *Factory {
 	f := New(groups...)
 	f.lateTimeout = 100 * time.Millisecond
@@ -21,7 +22,7 @@ func NewWithShortTimeout(groups ...Lanes) *Factory {
 // Bound returns the offset at which a lane begins.
 var Bound = laneOffset
 
-// Ports returns the number of open ports.
+// Ports returns the number of ports at which the factory listens for lanes.
 func (f *Factory) Ports() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -22,7 +22,8 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/transport/mem"
 )
 
-// netLanes returns n lanes over net, which wraps the transport mem.
+// netLanes returns a group of n lanes over net, a transport that wraps mem, at an address that no
+// other group has.
 func netLanes(n int, net transport.Transport) mpt.Lanes {
 	l := lanes(n, mem.New(nil))
 	l.Transport = net
@@ -35,8 +36,9 @@ var dialects = []struct {
 	open func(testing.TB, *mpt.Factory, *mpt.Factory, channeltest.Connect) (*end, *end)
 }{{"compatible", compatPair}, {"native", nativePair}}
 
-// warm moves tensors until the lanes are used; earlier tensors use the bulk connection. between is
-// called between attempts.
+// warm moves large tensors from from to to until one of them uses the lanes; the earlier ones use
+// the bulk connection. It calls between after each of the earlier ones. It returns the first id
+// that is not used.
 func warm(t testing.TB, from, to *end, between func()) (next uint64) {
 	t.Helper()
 	data := numbered(4 << 20)
@@ -50,7 +52,8 @@ func warm(t testing.TB, from, to *end, between func()) (next uint64) {
 	}
 }
 
-// One lane is cut in the middle of a tensor: both ends report it, and all transfers end.
+// If one lane is cut in the middle of a tensor, both ends report that they are broken, all
+// transfers end, and later ones fail with an error that names the peer.
 func TestOneLaneIsCut(t *testing.T) {
 	for _, d := range dialects {
 		t.Run(d.name, func(t *testing.T) {
@@ -82,7 +85,8 @@ func TestOneLaneIsCut(t *testing.T) {
 	}
 }
 
-// If one lane is much slower than the others, it carries less in the native dialect.
+// In the native dialect, a lane that is much slower than the other carries less than half as many
+// bytes.
 func TestOneLaneIsSlow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const fast, slow = 1 << 30, 32 << 20
@@ -127,7 +131,8 @@ func newSwallowing(which ...bool) *swallowing {
 	return s
 }
 
-// A lane never arrives. In the compatible dialect the channel ends in time.
+// In the compatible dialect, if one lane never connects, the channel ends within the time limit,
+// with ErrLate at the dialling end, and the ports are closed.
 func TestLaneThatNeverArrives(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := mpt.New(netLanes(3, newSwallowing(false, true, false)))
@@ -145,8 +150,8 @@ func TestLaneThatNeverArrives(t *testing.T) {
 	})
 }
 
-// In the native dialect the tensors then use the bulk connection permanently, and both ends log the
-// reason.
+// In the native dialect, if lanes cannot be opened, all tensors use the bulk connection, the
+// channel does not end, and both ends log the reason.
 func TestNativeWithoutLanes(t *testing.T) {
 	refusing := errors.New("no route")
 	swallowing, framed := newSwallowing(false, true), framesOnly{mem.New(nil)}
@@ -231,7 +236,8 @@ func (secure) PeerIdentity() (transport.Identity, error) {
 	return transport.Identity{TLS: &tls.ConnectionState{}}, nil
 }
 
-// overTLS connects two ends whose connections report TLS.
+// overTLS returns a Connect for connections within this process that report TLS, although they have
+// none.
 func overTLS() channeltest.Connect {
 	connect := overMem()
 	return func(t testing.TB) (one, other transport.Conn) {
@@ -240,7 +246,8 @@ func overTLS() channeltest.Connect {
 	}
 }
 
-// A pipe with TLS rejects lanes without it.
+// In a pipe with TLS, lanes without TLS are rejected: a compatible channel ends with ErrPlain, and
+// in the native dialect all tensors use the bulk connection.
 func TestPlainLanesAreRefused(t *testing.T) {
 	f := mpt.New(lanes(2, mem.New(nil)))
 	one, other := compatPair(t, f, f, overTLS())
@@ -258,8 +265,8 @@ func TestPlainLanesAreRefused(t *testing.T) {
 	require.Equal(t, 10, one.hostedSends())
 }
 
-// The channel and all references to its factory are dropped while the lanes are being opened: one end
-// is dialling, and the other one listens for lanes that do not come.
+// A channel can be closed, and its factory dropped, while one end is dialling lanes and the other
+// one waits for lanes that do not come.
 func TestParityOfContextNotJoined(t *testing.T) {
 	parity.Case(t, "tensorpipe/channel.MptContextIsNotJoined", func(t *testing.T) {
 		for _, d := range dialects {
@@ -296,7 +303,8 @@ func closeWhileLanesOpen(t *testing.T, f *mpt.Factory, net *swallowing, one, oth
 	require.Less(t, time.Since(begun), 10*time.Second, "not what a late lane ends by")
 }
 
-// Aborting a transfer at either end frees the lanes for others.
+// After a large transfer was aborted at either end, later tensors still arrive, and the channel
+// does not end.
 func TestAbortWhileSlicesMove(t *testing.T) {
 	net := simnet.New(mem.New(nil))
 	f := mpt.NewWithStripe(64<<10, netLanes(2, net))

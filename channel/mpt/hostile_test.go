@@ -19,7 +19,9 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/transport/mem"
 )
 
-// listening opens the listening end of a compatible channel of one lane, and returns its announcement.
+// listening opens the listening end of a compatible channel with one lane over the transport over.
+// It returns the end, its factory, and the lane that the end has announced to the test, which is
+// its peer.
 func listening(t *testing.T, over transport.Transport) (e *end, f *mpt.Factory, lane wire.MPTLane) {
 	t.Helper()
 	f = mpt.New(lanes(1, over))
@@ -30,7 +32,8 @@ func listening(t *testing.T, over transport.Transport) (e *end, f *mpt.Factory, 
 	return e, f, hello.(wire.MPTServerHello).Lanes[0]
 }
 
-// Connections to the port that are no expected lane are closed, without effect on the channel.
+// A connection to a port is closed if its first frame is not the ClientHello of an expected lane.
+// The expected lane still connects after that.
 func TestUnexpectedConnectionsAreClosed(t *testing.T) {
 	over := mem.New(nil)
 	e, f, lane := listening(t, over)
@@ -58,7 +61,8 @@ func TestUnexpectedConnectionsAreClosed(t *testing.T) {
 	require.Zero(t, f.Ports())
 }
 
-// A number identifies one lane: of two connections with the same number the second is closed.
+// Of two connections with the number of the same lane, one becomes the lane and the other is
+// closed.
 func TestLaneConnectedTwice(t *testing.T) {
 	over := mem.New(nil)
 	e, _, lane := listening(t, over)
@@ -84,8 +88,8 @@ func TestLaneConnectedTwice(t *testing.T) {
 	require.NotEqual(t, one, other)
 }
 
-// Connections that send nothing are limited in number, and closed after a timeout, which permits
-// further ones.
+// Connections that send nothing are limited to 64 and one for each expected lane, and closed after
+// ten seconds. After that the expected lane can connect.
 func TestConnectionsWithoutHello(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		over := mem.New(nil)
@@ -117,7 +121,8 @@ func TestConnectionsWithoutHello(t *testing.T) {
 	})
 }
 
-// A dialling end rejects invalid announcements.
+// A dialling end ends the channel if the peer's announcement is malformed, has the wrong number of
+// lanes, or names an address where no process listens.
 func TestHostileServerHello(t *testing.T) {
 	one := wire.MPTLane{Address: "nowhere", RegistrationID: 1}
 	for name, c := range map[string]struct {
@@ -145,7 +150,8 @@ func TestHostileServerHello(t *testing.T) {
 	}
 }
 
-// word returns a control frame of the native dialect, encoded without the package.
+// word returns the encoding of a control frame of the native dialect: the byte kind, followed by
+// numbers in little-endian order, each in the size of its type.
 func word(kind byte, numbers ...any) []byte {
 	p := []byte{kind}
 	for _, n := range numbers {
@@ -154,8 +160,8 @@ func word(kind byte, numbers ...any) []byte {
 	return p
 }
 
-// Invalid control frames of the native dialect are rejected. This end has sent one tensor with the id
-// 5.
+// Control frames that are malformed or must not be sent now end a native channel with
+// channel.ErrProtocol, and fail the tensor in progress.
 func TestHostileControlFrames(t *testing.T) {
 	const size = 2 << 20
 	lane, id := uint16(0), uint64(5)
@@ -215,7 +221,9 @@ func (f frames) Read(p []byte) (int, error) {
 	return 0, f.ReadBody(make([]byte, n))
 }
 
-// openedClient is a listening end whose lanes the test has opened, and which has sent the tensor 5.
+// openedClient returns a listening end with two lanes that the test, its peer, has opened. The end
+// has requested a tensor 9 of size bytes and has offered a tensor 5 of that size on the lanes; sent
+// receives the outcome of that Send. far is the control connection at the test's side.
 func openedClient(t *testing.T, size int) (e *end, far transport.Conn, sent <-chan error) {
 	t.Helper()
 	over := mem.New(nil)
@@ -242,7 +250,8 @@ func openedClient(t *testing.T, size int) (e *end, far transport.Conn, sent <-ch
 	return e, far, sent
 }
 
-// Invalid orders are rejected.
+// A request for a slice that is not the next part of the tensor, is too short, or is for an unknown
+// lane ends the channel with channel.ErrProtocol.
 func TestHostileOrders(t *testing.T) {
 	const size, min = 2 << 20, 512 << 10
 	for name, order := range map[string][]any{
@@ -298,8 +307,10 @@ func (c slowConn) WriteFrames(frames ...transport.Frame) error {
 	return cmp.Or(c.Conn.WriteFrames(frames...), <-c.released)
 }
 
-// beforeTold is a listening end that has received frames about its open lane, and about the tensors 9
-// and 10 on it, before it has finished confirming the lane. It receives 9.
+// beforeTold returns a listening end whose write of the confirmation of its only lane blocks until
+// released receives or is closed. The test, its peer, has already reported the lane as open, and
+// has offered the tensors 9 and 10 on it. received receives the outcome of the Recv of tensor 9, of
+// size bytes. far is the control connection at the test's side.
 func beforeTold(t *testing.T, size int, released chan error) (e *end, far transport.Conn, received <-chan error) {
 	t.Helper()
 	over := mem.New(nil)
@@ -318,8 +329,8 @@ func beforeTold(t *testing.T, size int, released chan error) (e *end, far transp
 	return e, far, received
 }
 
-// A client may use its lanes once it has received the last confirmation, however long the server's
-// write takes to return.
+// If the client offers a tensor on its lanes before the server's write of the last confirmation has
+// returned, the server requests the tensor once the write has returned.
 func TestOfferBeforeLanesAreConfirmed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const size, slice = 1 << 20, 512 << 10
@@ -337,7 +348,8 @@ func TestOfferBeforeLanesAreConfirmed(t *testing.T) {
 	})
 }
 
-// A client that offers tensors on lanes which failed breaks the protocol.
+// If the client offers a tensor on a lane whose confirmation then fails, the channel ends with
+// channel.ErrProtocol.
 func TestOfferOnLanesThatFail(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		released := make(chan error, 1)
@@ -348,7 +360,7 @@ func TestOfferOnLanesThatFail(t *testing.T) {
 	})
 }
 
-// An order for an aborted tensor is ignored.
+// A request for a slice of an aborted tensor is ignored, and a later tensor can be offered.
 func TestOrderOfAnAbortedTensor(t *testing.T) {
 	const size = 2 << 20
 	e, far, sent := openedClient(t, size)

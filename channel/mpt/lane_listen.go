@@ -45,9 +45,10 @@ type port struct {
 	unidentified int
 }
 
-// open returns the open port with that key, or a new one. The caller holds f.mu, and must reserve a
-// lane on a new port before it releases f.mu, or the port is never closed. The error is the cause of
-// ctx, or matches channel.ErrUnopened.
+// open returns the open port with the given key. If there is none, it listens and starts a
+// goroutine that accepts connections. The caller holds f.mu, and must call reserve on a new port
+// before it releases f.mu, because the release of the last reservation closes the port. The error
+// is the cause of ctx, or matches channel.ErrUnopened.
 func (f *Factory) open(ctx context.Context, key portKey) (*port, error) {
 	if p := f.ports[key]; p != nil {
 		return p, nil
@@ -63,8 +64,9 @@ func (f *Factory) open(ctx context.Context, key portKey) (*port, error) {
 	return p, nil
 }
 
-// accept accepts and identifies connections until the port is closed. After an error, such as a lack
-// of descriptors, it waits and tries again. It closes connections that admit rejects.
+// accept accepts connections until the port is closed, and starts a goroutine that identifies each.
+// It closes connections that admit rejects. After an error of the listener, such as a lack of
+// descriptors, it waits for up to one second and tries again.
 func (p *port) accept() {
 	const firstPause, lastPause = 5 * time.Millisecond, time.Second
 	pause := firstPause
@@ -93,8 +95,9 @@ func (p *port) accept() {
 	}
 }
 
-// admit counts a new connection that has not sent its ClientHello, and returns true. If there are too
-// many of these it returns false.
+// admit counts a connection that has just been accepted as unidentified, and returns true. If there
+// are too many connections that have not sent their ClientHello, it does not count the connection
+// and returns false; the caller must then close it. It takes Factory.mu.
 func (p *port) admit() bool {
 	p.factory.mu.Lock()
 	defer p.factory.mu.Unlock()
@@ -105,9 +108,9 @@ func (p *port) admit() bool {
 	return true
 }
 
-// identify reads the ClientHello of conn, which admit has counted, and passes conn to the reservation
-// with that number. It closes conn if there is no such reservation, or if the ClientHello is invalid or
-// does not arrive within helloTimeout.
+// identify reads the ClientHello of conn, which must have been counted by admit, and passes conn to
+// the reservation with the number in it. It closes conn if no reservation waits with that number,
+// or if the ClientHello is invalid or does not arrive within helloTimeout. It takes Factory.mu.
 func (p *port) identify(conn transport.Conn) {
 	ctx, cancel := context.WithTimeout(p.ctx, helloTimeout)
 	defer cancel()
@@ -128,8 +131,8 @@ func (p *port) identify(conn transport.Conn) {
 	}
 }
 
-// receiveClientHello reads the first frame of conn and returns the number of the lane in it. The error
-// is that of conn, is a *wire.Error, or matches channel.ErrProtocol.
+// receiveClientHello reads a frame of conn and returns the number of the lane in it. The error is
+// that of conn, is a *wire.Error, or matches channel.ErrProtocol.
 func receiveClientHello(conn transport.Conn) (id uint64, err error) {
 	text, err := readFrame(conn, nil, maxClientHello)
 	if err != nil {
@@ -153,8 +156,9 @@ type reservation struct {
 	conn chan transport.Conn
 }
 
-// reserve adds a reservation with an unused random number, which the caller must release. The caller
-// holds Factory.mu.
+// reserve returns a new reservation of port p, for one lane, with a random number that no other
+// waiting lane has. The caller must call release of the reservation once. The caller holds
+// Factory.mu.
 func (p *port) reserve() *reservation {
 	t := &reservation{port: p, conn: make(chan transport.Conn, 1)}
 	for t.id == 0 || p.waiting[t.id] != nil {
@@ -167,8 +171,8 @@ func (p *port) reserve() *reservation {
 	return t
 }
 
-// wait blocks until the lane has connected, and returns its connection, which the caller then owns.
-// The error is the cause of ctx.
+// wait blocks until a connection for the reserved lane has come, and returns it; the caller then
+// owns it. If ctx ends first, wait returns nil and the cause of ctx.
 func (t *reservation) wait(ctx context.Context) (transport.Conn, error) {
 	select {
 	case conn := <-t.conn:
@@ -178,9 +182,9 @@ func (t *reservation) wait(ctx context.Context) (transport.Conn, error) {
 	}
 }
 
-// release ends the reservation, and closes its connection if wait has not returned it. It must be
-// called once, without Factory.mu. The release of the last reservation closes the port and waits for
-// its goroutines.
+// release ends the reservation, and closes its connection if one has come that wait has not
+// returned. It must be called once, without Factory.mu. If the port has no other reservations,
+// release also closes the port and waits for its goroutines.
 func (t *reservation) release() {
 	f, p := t.port.factory, t.port
 	f.mu.Lock()

@@ -13,8 +13,9 @@ import (
 // maxServerHello is the maximum size of a ServerHello.
 const maxServerHello = 64 << 10
 
-// decodeServerHello decodes text, the listening end's announcement, and returns its lanes, at most
-// want. The error is a *wire.Error or matches channel.ErrProtocol.
+// decodeServerHello decodes text, the listening end's announcement of its lanes, and returns the
+// lanes; there may be none. The error is a *wire.Error, or matches channel.ErrProtocol if text is
+// another message or has more than want lanes.
 func decodeServerHello(text []byte, want int) ([]wire.MPTLane, error) {
 	hello, err := wire.DecodeMPTHello(text, wire.Limits{Entries: maxLanes})
 	if err != nil {
@@ -30,9 +31,11 @@ func decodeServerHello(text []byte, want int) ([]wire.MPTLane, error) {
 	return server.Lanes, nil
 }
 
-// dial opens connections for all lanes concurrently, and returns them in the same order; the caller
-// owns them. It calls use, if not nil, with each connection and its number, from several goroutines.
-// If a lane fails, dial closes all of them and returns the first error.
+// dial opens a connection for each of lanes, concurrently, and returns them in the same order; the
+// caller owns them. If use is not nil, it calls use with each connection and the number of its
+// lane, from several goroutines. pipeConn is a connection to the same peer. If a lane fails or use
+// returns an error, dial closes all connections and returns the first error; it returns the cause
+// of ctx if ctx ends first.
 func (f *Factory) dial(ctx context.Context, pipeConn transport.Conn, lanes []wire.MPTLane, use func(transport.Conn, uint64) error) ([]transport.Conn, error) {
 	ctx, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
@@ -55,10 +58,11 @@ func (f *Factory) dial(ctx context.Context, pipeConn transport.Conn, lanes []wir
 	return conns, nil
 }
 
-// dialLane dials a lane, sends its number as the first frame, as a C++ peer does, and calls use if it
-// is not nil. Addresses are reached as from pipeConn, the connection to the peer; if that has TLS the
-// lane must too. On failure the connection is closed. The error is the cause of ctx, or matches
-// channel.ErrUnopened.
+// dialLane dials the lane with transport t, sends the lane's number as the first frame, and calls
+// use, if not nil, with the connection and the number. It returns the connection, which the caller
+// owns. Addresses are translated as for pipeConn, a connection to the same peer; if pipeConn has
+// TLS the lane must have it too. On an error the connection is closed. The error is the cause of
+// ctx, or matches channel.ErrUnopened.
 func dialLane(ctx context.Context, t transport.Transport, pipeConn transport.Conn, lane wire.MPTLane, use func(transport.Conn, uint64) error) (transport.Conn, error) {
 	addr := lane.Address
 	if a, ok := t.(transport.AddressTranslator); ok {
@@ -90,8 +94,8 @@ func sendClientHello(conn transport.Conn, id uint64) error {
 	return conn.WriteFrames(transport.Frame{wire.MPTClientHello{RegistrationID: id}.Append(nil)})
 }
 
-// closeAll closes the connections that are not nil, concurrently, because with TLS each may take some
-// time.
+// closeAll closes all elements of conns that are not nil, and waits for that. It closes them
+// concurrently, because with TLS each may take some time. It ignores errors.
 func closeAll(conns []transport.Conn) {
 	var closes sync.WaitGroup
 	for _, c := range conns {
@@ -109,9 +113,10 @@ type acceptance struct {
 	hello        wire.MPTServerHello
 }
 
-// prepareLanes opens ports and reserves lanes 0 to n-1 for the peer of pipeConn. It returns an
-// acceptance with the announcement for the peer. The caller must release the acceptance. The error is
-// the cause of ctx, or matches channel.ErrUnopened.
+// prepareLanes listens for n lanes of the peer of pipeConn, and returns an acceptance with a
+// reservation for each lane and the announcement to send to the peer. The caller must call release
+// of the acceptance. The error is the cause of ctx, or matches channel.ErrUnopened; no reservation
+// is left then.
 func (f *Factory) prepareLanes(ctx context.Context, pipeConn transport.Conn, n int) (*acceptance, error) {
 	x := &acceptance{pipeConn: pipeConn}
 	for i := range n {
@@ -151,8 +156,9 @@ func (f *Factory) prepareLane(ctx context.Context, x *acceptance, i int) error {
 	return nil
 }
 
-// accept waits until lane i has connected and returns its connection, which the caller then owns. The
-// error is the cause of ctx, or matches ErrPlain if the lane needs TLS and has none.
+// accept waits until lane i has connected and returns its connection, which the caller then owns.
+// It returns the cause of ctx if ctx ends first. If the pipe's connection has TLS and the lane has
+// none, it closes the lane and returns an error that matches ErrPlain and channel.ErrUnopened.
 func (x *acceptance) accept(ctx context.Context, i int) (transport.Conn, error) {
 	conn, err := x.reservations[i].wait(ctx)
 	if err != nil {
@@ -180,9 +186,9 @@ func checkSecure(pipeConn, lane transport.Conn) error {
 	return nil
 }
 
-// readFrame reads one frame of at most limit bytes and returns it. The result is part of buf if the
-// frame fits into it. The error is that of conn, or matches channel.ErrProtocol if the frame is
-// longer.
+// readFrame reads one frame of at most limit bytes from conn and returns it. The result is part of
+// buf if the frame fits into buf, and otherwise a new slice. The error is that of conn, or matches
+// channel.ErrProtocol if the frame is longer than limit; the slice must not be used then.
 func readFrame(conn transport.Conn, buf []byte, limit int64) ([]byte, error) {
 	n, err := conn.NextFrame()
 	if err != nil {

@@ -90,16 +90,17 @@ var (
 	_ channel.Layered = (*Factory)(nil)
 )
 
-// New returns a factory of channels with these groups of lanes, in this order. Several groups serve
-// several networks. Invalid groups are reported by Viable. The factory retains groups.
+// New returns a factory of channels whose lanes are those of all groups, in this order. Several
+// groups serve several networks. New does not check the groups; if they are not valid, Viable
+// returns an error. The factory retains groups, which the caller must not change.
 func New(groups ...Lanes) *Factory {
 	f := &Factory{groups: groups, stripe: minStripe, lateTimeout: lateLaneTimeout, ports: make(map[portKey]*port)}
 	f.viable = probe.Once(Name, f.check)
 	return f
 }
 
-// Over implements [channel.Layered]: it returns a factory with the same numbers of lanes, all over t, for
-// example one with TLS for pipes with TLS.
+// Over implements [channel.Layered]. It returns a new factory with the same groups of lanes, except
+// that all use transport t, for example one with TLS. f does not change.
 func (f *Factory) Over(t transport.Transport) channel.Factory {
 	groups := slices.Clone(f.groups)
 	for i := range groups {
@@ -108,8 +109,10 @@ func (f *Factory) Over(t transport.Transport) channel.Factory {
 	return New(groups...)
 }
 
-// Suits implements [channel.Layered]. It returns an error if t has another domain than the lanes: in
-// a pipe within one machine or process the channel is no improvement.
+// Suits implements [channel.Layered]. It returns nil if the transports of all groups have the same
+// domain descriptor as t, and otherwise an error that matches [transport.ErrNotSupported]: in a
+// pipe within one machine or process, lanes over a network are no improvement. The groups must be
+// valid.
 func (f *Factory) Suits(t transport.Transport) error {
 	for _, g := range f.groups {
 		if own, domain := g.Transport.DomainDescriptor(), t.DomainDescriptor(); own != domain {
@@ -119,8 +122,9 @@ func (f *Factory) Suits(t transport.Transport) error {
 	return nil
 }
 
-// check returns why the channel cannot be used, or nil: a wrong number of lanes, a group without a
-// transport, or a transport that is not viable.
+// check returns nil if the factory can be used, and otherwise the reason: the number of lanes is
+// not 1 to maxLanes, a group has a negative number of lanes or no transport, or a transport is not
+// viable.
 func (f *Factory) check() error {
 	if n := f.lanes(); n < 1 || n > maxLanes {
 		return probe.NotSupported(Name, "it has %d lanes, want 1..%d", n, maxLanes)
@@ -136,7 +140,7 @@ func (f *Factory) check() error {
 	return nil
 }
 
-// lanes returns the total number of lanes.
+// lanes returns the number of lanes of all groups together.
 func (f *Factory) lanes() (n int) {
 	for _, g := range f.groups {
 		n += g.Count
@@ -144,8 +148,8 @@ func (f *Factory) lanes() (n int) {
 	return n
 }
 
-// group returns the index of the group to which lane i belongs. i must be less than the number of
-// lanes.
+// group returns the index in f.groups of the group to which lane i belongs. i must be at least 0
+// and less than the number of lanes.
 func (f *Factory) group(i int) int {
 	k := 0
 	for i >= f.groups[k].Count {
@@ -155,12 +159,15 @@ func (f *Factory) group(i int) int {
 	return k
 }
 
-// Viable returns nil if the groups have 1 to 128 lanes in all, and all transports are viable. Otherwise
-// the error is the reason why not. The conditions are checked at the first call only.
+// Viable returns nil if the groups have 1 to 128 lanes in all, none of them a negative number, each
+// group has a transport, and all transports are viable. Otherwise the error is the reason, and
+// matches [transport.ErrNotSupported]. These conditions are checked at the first call only; later
+// calls return the same result.
 func (f *Factory) Viable() error { return f.viable() }
 
-// DeviceDescriptors returns the descriptor of cpu:0, which is the number of lanes and the domain of
-// each, or nil if the channel is not viable.
+// DeviceDescriptors returns a new map with the descriptor of cpu:0, or nil if the channel is not
+// viable. The descriptor consists of the number of lanes and the domain descriptor of each lane's
+// transport.
 func (f *Factory) DeviceDescriptors() map[device.Device]string {
 	if f.Viable() != nil {
 		return nil
@@ -174,18 +181,20 @@ func (f *Factory) DeviceDescriptors() map[device.Device]string {
 	return map[device.Device]string{device.CPU(): strings.Join(text, ":")}
 }
 
-// CanCommunicate reports whether the descriptors are equal, as TensorPipe requires: the ends need the
-// same number of lanes.
+// CanCommunicate reports whether the descriptors local and remote are equal: the two ends have the
+// same number of lanes, with the same domains. TensorPipe requires this.
 func (f *Factory) CanCommunicate(local, remote string) bool { return local == remote }
 
-// Connections returns 1, the connection over which the lanes are negotiated.
+// Connections returns 1 for both dialects. The two ends negotiate over this connection how to open
+// the lanes.
 func (f *Factory) Connections(bool) int { return connections }
 
 const connections = 1
 
-// New returns this end of a channel. It does not wait for the peer; the lanes are opened in the
-// background. The end owns the connections of link. If New fails, it has closed them, and the error is
-// a [*channel.Error].
+// New returns this process's end of a channel, which owns the connections and the Host of link. It
+// waits neither for the peer nor for lanes. It fails if link has the wrong number of connections or
+// the factory is not viable. It has then closed the connections and the Host of link, and the error
+// is a [*channel.Error].
 func (f *Factory) New(_ context.Context, link channel.Link, role channel.Role) (channel.Channel, error) {
 	err := channel.CheckLink(link, connections)
 	if err == nil {
@@ -222,9 +231,10 @@ var (
 // errBusy is the error of a transfer whose id is in use.
 var errBusy = errors.New("a transfer with this id is under way")
 
-// wrapUnopened returns the error for a lane that could not be opened because of err: the cause of ctx
-// if ctx has ended, and otherwise err, made to match channel.ErrUnopened. io.EOF becomes
-// io.ErrUnexpectedEOF.
+// wrapUnopened returns the error for a lane that could not be opened because of err, which must not
+// be nil. If ctx has ended the result is the cause of ctx; a ctx whose deadline has passed counts
+// as ended. Otherwise the result matches channel.ErrUnopened, and wraps err, or io.ErrUnexpectedEOF
+// if err matches io.EOF.
 func wrapUnopened(ctx context.Context, err error) error {
 	if end, ok := ctx.Deadline(); ok && !time.Now().Before(end) {
 		<-ctx.Done() // a transport may return before ctx is done
@@ -238,14 +248,16 @@ func wrapUnopened(ctx context.Context, err error) error {
 	return fmt.Errorf("%w: %w", channel.ErrUnopened, err)
 }
 
-// protocolError returns an error about a violation of the protocol by the peer. It matches
-// channel.ErrProtocol.
+// protocolError returns an error that matches channel.ErrProtocol, because the peer has violated
+// the protocol. format and args make its text as in fmt.Errorf.
 func protocolError(format string, args ...any) error {
 	return fmt.Errorf("%w: "+format, append([]any{channel.ErrProtocol}, args...)...)
 }
 
-// wrapError returns err as a [*channel.Error] with the channel's name and the peer, unless it is one
-// already. An invalid frame or message also matches channel.ErrProtocol.
+// wrapError returns err as a [*channel.Error] with the channel's name and peer. If err contains a
+// *wire.Error or matches transport.ErrFrame, the result also matches channel.ErrProtocol. If the
+// outermost [*channel.Error] in err is one of an mpt channel, whatever its peer, wrapError returns
+// err unchanged. err must not be nil.
 func wrapError(peer string, err error) error {
 	if named, ok := errors.AsType[*channel.Error](err); ok && named.Channel == Name {
 		return err

@@ -41,7 +41,8 @@ func overTCP() transport.Transport { return uv.New() }
 // names are the listener names of the transport mem.
 var names atomic.Int64
 
-// lanes are n lanes over tr, all at one listener.
+// lanes returns a group of n lanes over tr. Over mem the group has an address that no other group
+// has.
 func lanes(n int, tr transport.Transport) mpt.Lanes {
 	l := mpt.Lanes{Count: n, Transport: tr}
 	if _, ok := tr.(*mem.Transport); ok {
@@ -50,7 +51,8 @@ func lanes(n int, tr transport.Transport) mpt.Lanes {
 	return l
 }
 
-// run runs the suite with 3 lanes over several transports.
+// run runs the conformance suite for channels of factory with three lanes, once for each of
+// transports as a subtest. It skips those that do not work on this machine.
 func run(t *testing.T, transports []path, factory func(...mpt.Lanes) *mpt.Factory) {
 	kind := delayed.New("late", 1)
 	t.Cleanup(kind.Close)
@@ -71,12 +73,13 @@ func run(t *testing.T, transports []path, factory func(...mpt.Lanes) *mpt.Factor
 	}
 }
 
-// The suite kills many ends, and their peers should not wait long for lanes.
+// The channel passes the conformance suite over several transports. Ends wait only briefly for
+// lanes after the end of the control connection, because the suite kills many ends.
 func TestParity(t *testing.T) { run(t, transports, mpt.NewWithShortTimeout) }
 
-// With slices of a few kilobytes nearly all tensors of the suite use lanes. Over shm none do in the
-// native dialect, and the compatible dialect has no slices. Under the race detector only the transport
-// with sockets is tested.
+// The channel passes the conformance suite also with slices of a few kilobytes, with which nearly
+// all native tensors over sockets use lanes. Under the race detector only the transport with
+// sockets is tested.
 func TestConformanceWithSmallSlices(t *testing.T) {
 	short.Skip(t, "the conformance suite once more")
 	run(t, race.Pick(transports[:2], transports[1:2]), func(groups ...mpt.Lanes) *mpt.Factory { return mpt.NewWithStripe(2000, groups...) })

@@ -79,12 +79,14 @@ func newNativeEnd(f *Factory, link channel.Link, role channel.Role) *nativeEnd {
 	return e
 }
 
-// isSmall reports whether a transfer of buf is too small for lanes. Both ends decide by the length
-// alone, and so alike.
+// isSmall reports whether a transfer of buf is too small to be divided among lanes. It depends on
+// the length of buf only, so that both ends of the channel get the same result.
 func (e *nativeEnd) isSmall(buf device.Buffer) bool { return buf.Len() < 2*e.factory.stripe }
 
-// Send implements channel.Channel. A small Send is passed to host, and its id is kept in small until
-// it is done.
+// Send implements [channel.Channel]. If src is small it passes the transfer to e.host, the pipe's
+// bulk connection, and keeps its id in e.small until the transfer has ended. Otherwise it offers
+// the tensor to the peer once its memory is ready. If the channel has ended or the peer is lost,
+// done is called with the error on another goroutine.
 func (e *nativeEnd) Send(id uint64, src device.Buffer, done func(error)) {
 	if !e.isSmall(src) {
 		e.begin(&e.sends, id, src, done, e.sendOffer)
@@ -134,9 +136,11 @@ func (e *nativeEnd) Abort(id uint64, cause error) {
 
 func (e *nativeEnd) Close(cause error) error { return e.lifecycle.Close(cause) }
 
-// release prevents further transfers, cancels all others, and closes the lanes, host and the control
-// connection. It completes the transfers without slices in progress; the others complete with their
-// last slice, which ends as its lane or host is closed. The lifecycle calls it at its end, without mu.
+// release prevents further transfers, cancels all others, and closes the lanes, e.host and the
+// control connection, whose error it returns. Transfers without slices in progress complete at once
+// with the error of the channel. Each other transfer completes when its last slice has ended,
+// because its lane or e.host was closed. e.lifecycle calls release once, at the end of the channel,
+// without mu.
 func (e *nativeEnd) release() error {
 	cause := e.lifecycle.Err()
 	e.writer.Close()

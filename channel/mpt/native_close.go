@@ -24,8 +24,10 @@ const (
 	restAccepted            // the server has no transfers on lanes, and will not begin any
 )
 
-// checkIdle asks the server to close the lanes if no transfer has used them since the previous check,
-// and otherwise checks again after idleTimeout. It runs at the client, on the goroutine of the timer.
+// checkIdle asks the server to close the lanes if no transfer uses them or has used them since the
+// previous check. Otherwise it starts the timer again for another check after idleTimeout. If there
+// are no lanes, or the channel has ended, or the peer is lost, it does nothing. The client's timer
+// calls it, without mu.
 func (e *nativeEnd) checkIdle() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -41,8 +43,8 @@ func (e *nativeEnd) checkIdle() {
 	e.writer.Push(controlFrame{kind: kindRest})
 }
 
-// busy reports whether transfers move on lanes, or either end has offered one on lanes that has not
-// completed. The caller holds mu.
+// busy reports whether the lanes are in use: a slice is moving on a lane, or this end or the peer
+// has offered a transfer on lanes that has not completed. The caller holds mu.
 func (e *nativeEnd) busy() bool {
 	for _, l := range e.lanes {
 		if l.moving > 0 {
@@ -64,9 +66,11 @@ func (e *nativeEnd) busy() bool {
 	return false
 }
 
-// handleRest handles the peer's kindRest, one of the three steps of closing the lanes: the request of
-// the client, the consent of the server, the confirmation of the client, after which the server closes
-// them. The error matches channel.ErrProtocol if the frame is out of turn. The caller holds mu.
+// handleRest handles a kindRest frame of the peer. Three such frames close the lanes: the request
+// of the client, the consent of the server, and the confirmation of the client, upon which the
+// server closes the lanes. handleRest sends this end's next frame if no transfers use the lanes.
+// The error matches channel.ErrProtocol if the peer must not send the frame now. The caller holds
+// mu.
 func (e *nativeEnd) handleRest() error {
 	o := &e.opening
 	switch {
@@ -84,9 +88,10 @@ func (e *nativeEnd) handleRest() error {
 	return nil
 }
 
-// continueRest sends this end's kindRest if it is this end's turn and no transfers use the lanes. It
-// does nothing otherwise. The client also closes the lanes; the server leaves them open until the
-// client has confirmed. The caller holds mu.
+// continueRest sends this end's kindRest frame, the next step of closing the lanes, if this end has
+// to send one and no transfers use the lanes. Otherwise it does nothing. With its frame the client
+// also closes the lanes; the server leaves them open until the client has confirmed. The caller
+// holds mu.
 func (e *nativeEnd) continueRest() {
 	mine := restRequested
 	if e.role == channel.RoleConnect {
@@ -106,8 +111,8 @@ func (e *nativeEnd) continueRest() {
 	e.writer.Push(controlFrame{kind: kindRest})
 }
 
-// closeLanes forgets the lanes and closes them on other goroutines. The ends may open lanes again
-// then. The caller holds mu, and no slice uses the lanes.
+// closeLanes removes all lanes from e and closes them on other goroutines. After that the ends may
+// open lanes again. The caller holds mu, and no slice may be using the lanes.
 func (e *nativeEnd) closeLanes() {
 	for _, l := range e.lanes {
 		e.lifecycle.Go(func() { l.close(transport.ErrClosed) })
@@ -116,8 +121,9 @@ func (e *nativeEnd) closeLanes() {
 }
 
 // mayOffer reports whether the end with the role offers may offer transfers on lanes: the lanes are
-// open, and neither end has begun to close them. At the client, offers of the server stay valid until
-// the server has accepted the closing, since it may have sent them before. The caller holds mu.
+// open, and closing them has not begun. At the client there is one exception: for offers of the
+// server, mayOffer returns true until the server's consent to the closing has arrived, because the
+// server may have sent an offer before it received the client's request. The caller holds mu.
 func (e *nativeEnd) mayOffer(offers channel.Role) bool {
 	limit := restAccepted // offers that the server sent before it accepted may be on their way
 	if offers == channel.RoleConnect || offers == e.role {
@@ -126,9 +132,10 @@ func (e *nativeEnd) mayOffer(offers channel.Role) bool {
 	return e.lanes != nil && e.opening.rest < limit
 }
 
-// connectionLost handles the error with which the control stream or a lane has ended. If it means that
-// the peer has closed or failed, transfers whose bytes are on their way may still complete, see
-// peerLost; any other error ends the channel. The caller does not hold mu.
+// connectionLost handles err, with which the control connection or a lane has ended. If err means
+// that the peer has closed or cannot be reached, it calls peerLost, which lets transfers complete
+// whose bytes are on their way. Otherwise it ends the channel with err. The caller does not hold
+// mu.
 func (e *nativeEnd) connectionLost(err error) {
 	if named := e.wrapError(err); isDisconnect(err) {
 		e.peerLost(named)
@@ -137,8 +144,10 @@ func (e *nativeEnd) connectionLost(err error) {
 	}
 }
 
-// isDisconnect reports whether err means only that the peer has closed the connection or cannot be
-// reached. It returns false for the error of a connection that this end has closed.
+// isDisconnect reports whether err means that the peer has closed the connection or cannot be
+// reached: err matches io.EOF or io.ErrUnexpectedEOF, or contains an error of the system or a
+// net.Error. It returns false for other errors, such as violations of the protocol, and for
+// transport.ErrClosed, the error of a connection that this end has closed.
 func isDisconnect(err error) bool {
 	var errno syscall.Errno
 	var network net.Error
@@ -147,10 +156,12 @@ func isDisconnect(err error) bool {
 			errors.As(err, &errno) || errors.As(err, &network))
 }
 
-// peerLost handles the loss of the peer, which cause describes: it cancels all transfers that cannot
-// complete, lets none begin, and reports cause to the pipe. The peer has sent only what was requested;
-// therefore a Recv whose bytes have all been requested continues until its lanes, or the bulk
-// connection, end. Further calls do nothing: the connections of a closing peer end in any order.
+// peerLost handles the loss of the peer, for which cause is the error. It cancels all Sends, and
+// the Recvs whose bytes have not all been requested, because the peer sends only requested bytes.
+// The other Recvs continue until their lanes or the bulk connection end. No transfer can begin
+// after that. peerLost also closes the unused lanes and the write direction of the others, and
+// reports cause to the pipe on another goroutine. If the channel has ended, or peerLost was called
+// before, it does nothing: the connections of a closing peer end in any order. It takes mu.
 func (e *nativeEnd) peerLost(cause error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -189,15 +200,15 @@ func (e *nativeEnd) peerLost(cause error) {
 	e.lifecycle.CompleteAsync(e.broken, cause)
 }
 
-// retireLane closes lane l, which has no slices, on another goroutine, because the peer is lost. The
-// caller holds mu.
+// retireLane marks lane l, on which no slice moves, as retired, and closes it on another goroutine.
+// It is for lanes that remain after the peer was lost: e.peerGone must be set. The caller holds mu.
 func (e *nativeEnd) retireLane(l *lane) {
 	l.retired = true
 	e.lifecycle.Go(func() { l.close(e.peerGone) })
 }
 
-// endCause returns why no transfer may begin any more, or nil: the error of the channel after its end,
-// or that with which the peer was lost. The caller holds mu.
+// endCause returns nil if transfers may begin, and otherwise why not: the error of the channel
+// after its end, or the error with which the peer was lost. The caller holds mu.
 func (e *nativeEnd) endCause() error {
 	if e.ended {
 		return e.lifecycle.Err()

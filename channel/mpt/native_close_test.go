@@ -28,8 +28,9 @@ type closingEnds struct {
 	id         uint64 // id of the next tensor
 }
 
-// openClosing returns a channel whose lanes are in use, with these delays for the stream and the bulk
-// connection.
+// openClosing returns the two ends of a channel in the native dialect whose two lanes are in use.
+// Frames arrive after the delay control on the control connection and after the delay host on the
+// bulk connection; the rules lane apply to the lanes.
 func openClosing(t *testing.T, control, host time.Duration, lane ...simnet.Rule) *closingEnds {
 	over := func(d time.Duration) channeltest.Connect {
 		return channeltest.Over(simnet.New(mem.New(nil), simnet.Delay(d)), "")
@@ -43,7 +44,9 @@ func openClosing(t *testing.T, control, host time.Duration, lane ...simnet.Rule)
 	return p
 }
 
-// sent moves tensors, and returns when all Sends are done.
+// sent sends one tensor of each of sizes from p.one to p.other, and returns when all Sends are
+// done. The channels in received receive the outcomes of the Recvs; check fails the test unless all
+// have the right bytes.
 func (p *closingEnds) sent(t *testing.T, sizes ...int) (received []<-chan error, check func()) {
 	var sends []<-chan error
 	got := make([][]byte, len(sizes))
@@ -63,8 +66,9 @@ func (p *closingEnds) sent(t *testing.T, sizes ...int) (received []<-chan error,
 	}
 }
 
-// The tensors that an end has sent before it closed arrive, whichever of its connections ends first,
-// and also over the bulk connection. The peer detects the first end, and begins no further transfers.
+// The tensors that an end has sent before it closed arrive on all lanes and over the bulk
+// connection, whichever of the connections ends first. The peer reports io.EOF at the first end of
+// a connection, and all other and later transfers fail with it.
 func TestCloseDeliversOnEveryLane(t *testing.T) {
 	const soon, late = time.Millisecond, time.Second
 	for name, c := range map[string]struct {
@@ -100,8 +104,8 @@ func TestCloseDeliversOnEveryLane(t *testing.T) {
 	}
 }
 
-// A lane that is cut fails the tensors on it, and prevents further transfers. Transfers on the other
-// lanes end too, because both ends close them.
+// If a lane is cut while it carries tensors in both directions, both ends report that they are
+// broken, and all transfers fail, on both lanes.
 func TestLaneIsCutInBothDirections(t *testing.T) {
 	for cut := range 2 {
 		t.Run(fmt.Sprint("lane ", cut), func(t *testing.T) {
@@ -127,7 +131,8 @@ func TestLaneIsCutInBothDirections(t *testing.T) {
 	}
 }
 
-// The port is closed when the stream of the peer that should dial the lanes ends.
+// If the peer closes while the listening end waits for its lanes, the channel ends and the port is
+// closed at once.
 func TestPeerClosesWhileLanesOpen(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := mpt.New(netLanes(2, newSwallowing(true, true)))
@@ -146,7 +151,8 @@ func TestPeerClosesWhileLanesOpen(t *testing.T) {
 	})
 }
 
-// After the end of the peer, invalid data on one lane fails the tensors on that lane only.
+// After the peer has closed the control connection, invalid bytes on one lane fail the tensors with
+// slices on that lane; a tensor on the other lane still arrives.
 func TestGarbageAfterTheEnd(t *testing.T) {
 	const slice = 64 << 10
 	e, far, streams := openedServer(t, 2, slice)
@@ -181,7 +187,9 @@ func TestGarbageAfterTheEnd(t *testing.T) {
 	require.Empty(t, e.broken)
 }
 
-// openedServer returns a listening end with open lanes, whose peer is the test.
+// openedServer returns a listening end with count lanes that the test, its peer, has opened, and
+// whose smallest slices have slice bytes. far is the control connection and streams are the lanes,
+// at the test's side.
 func openedServer(t *testing.T, count, slice int) (e *end, far transport.Conn, streams []transport.Stream) {
 	t.Helper()
 	over := mem.New(nil)
@@ -202,7 +210,8 @@ func openedServer(t *testing.T, count, slice int) (e *end, far transport.Conn, s
 	return e, far, streams
 }
 
-// bring writes the slice that an order requests.
+// bring writes a slice of slice zero bytes to lane, for the request with the number order, as a
+// sender does.
 func bring(t *testing.T, lane transport.Stream, order uint64, slice int) {
 	t.Helper()
 	text := native.ChunkHeader{ID: order, Length: slice}.Append(nil)

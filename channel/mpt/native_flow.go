@@ -24,8 +24,9 @@ const (
 	maxUnmatchedOffers = 1 << 16
 )
 
-// sendOffer offers op, a Send whose memory is ready, to the peer: on lanes if this end may use them,
-// and otherwise over host, on which it begins at once. The caller holds mu.
+// sendOffer offers op, a Send whose memory is ready, to the peer: on lanes if this end may use
+// them. Otherwise it offers op over e.host, the pipe's bulk connection, and begins to send it there
+// at once. The caller holds mu.
 func (e *nativeEnd) sendOffer(op *transferOp) {
 	op.offered, op.route = true, routeLanes
 	if !e.mayOffer(e.role) {
@@ -35,8 +36,8 @@ func (e *nativeEnd) sendOffer(op *transferOp) {
 	e.writer.Push(controlFrame{kind: kindOffer, id: op.ID, route: op.route})
 }
 
-// match begins op, a Recv whose memory is ready, if the peer has offered its tensor; otherwise
-// handleOffer will. The caller holds mu.
+// match begins op, a Recv whose memory is ready, if the peer has offered its tensor. If not, it
+// does nothing: handleOffer begins op when the offer arrives. The caller holds mu.
 func (e *nativeEnd) match(op *transferOp) {
 	if w, ok := e.offers[op.ID]; ok {
 		delete(e.offers, op.ID)
@@ -44,8 +45,8 @@ func (e *nativeEnd) match(op *transferOp) {
 	}
 }
 
-// accept begins op, a Recv whose memory is ready and that the peer has offered on route w. The caller
-// holds mu.
+// accept begins op, a Recv whose memory is ready and whose tensor the peer has offered on route w:
+// it receives the whole tensor over e.host, or requests slices on lanes. The caller holds mu.
 func (e *nativeEnd) accept(op *transferOp, w route) {
 	op.offered, op.route = true, w
 	if w == routeHost {
@@ -56,9 +57,10 @@ func (e *nativeEnd) accept(op *transferOp, w route) {
 	e.requestSlices()
 }
 
-// requestSlices requests slices of the tensors in unrequested, the oldest first, while there is a lane
-// with fewer requests than requestsPerLane. The lanes must be open unless unrequested is empty. The
-// caller holds mu.
+// requestSlices requests slices of the tensors in e.unrequested from the peer, the oldest tensor
+// first, and starts to receive them. It stops when each lane has requestsPerLane requests or
+// nothing is left to request. The lanes must be open unless e.unrequested is empty. The caller
+// holds mu.
 func (e *nativeEnd) requestSlices() {
 	const page = 64 << 10
 	for e.unrequested.Len() > 0 {
@@ -86,17 +88,20 @@ func (e *nativeEnd) requestSlices() {
 	}
 }
 
-// newSlice returns the next slice of direction s, of length bytes, on lane l. It takes the next id of
-// s. Both ends call it once for each request, in the order of the requests, so that a slice has the
-// same id at both. The caller holds mu.
+// newSlice returns a slice of length bytes on lane l, with the next id of direction s, and
+// increments that id. It does not start to move the slice. Both ends call newSlice once for each
+// request, in the order of the requests, so that a slice has the same id at both. The caller holds
+// mu.
 func (e *nativeEnd) newSlice(s *direction, l *lane, length int) *slice {
 	sl := &slice{on: l.channel, lane: l, id: s.next, length: length}
 	s.next++
 	return sl
 }
 
-// handleOffer handles the peer's offer w: it begins the Recv if its memory is ready, and otherwise
-// keeps the offer. The error matches channel.ErrProtocol. The caller holds mu.
+// handleOffer handles an offer w of the peer: it begins the Recv with that id if its memory is
+// ready, and otherwise keeps the offer for the Recv. It also calls wantLanes. The error matches
+// channel.ErrProtocol: the transfer was offered twice, there are no lanes for it, or too many
+// offers have no Recv. The caller holds mu.
 func (e *nativeEnd) handleOffer(w controlFrame) error {
 	op := e.recvs.ops[w.id]
 	switch _, twice := e.offers[w.id]; {
@@ -116,9 +121,11 @@ func (e *nativeEnd) handleOffer(w controlFrame) error {
 	return nil
 }
 
-// handleOrder handles the peer's request for a slice: it starts to send it. A request for an unknown
-// transfer is ignored, because that was aborted and the peer is being informed. The error matches
-// channel.ErrProtocol. The caller holds mu.
+// handleOrder handles a request w of the peer for a slice: it starts to send the slice. If the
+// transfer is unknown it sends nothing and returns nil, because the Send may have been aborted
+// after the peer had sent the request. The error matches channel.ErrProtocol: the lane does not
+// exist, or the slice is not the next part of a transfer that was offered on lanes. The caller
+// holds mu.
 func (e *nativeEnd) handleOrder(w controlFrame) error {
 	if w.count >= len(e.lanes) {
 		return protocolError("an order on lane %d of %d", w.count, len(e.lanes))

@@ -20,8 +20,8 @@ const (
 	kindRest                          // either end: the lanes may be closed
 )
 
-// size returns the number of bytes that follow the kind in a frame, or -1 if the kind is unknown or
-// has frames of several sizes.
+// size returns the number of bytes that follow the kind in a frame of kind k, or -1 if k is unknown
+// or is kindLanes, whose frames have several sizes.
 func (k frameKind) size() int {
 	switch k {
 	case kindOpen, kindOpened:
@@ -79,8 +79,9 @@ func appendControl(dst []byte, w controlFrame) []byte {
 	return dst
 }
 
-// decodeControl decodes p, a whole control frame. Of a kindLanes it decodes the kind only. The result
-// does not alias p. The error matches channel.ErrProtocol.
+// decodeControl decodes p, a whole control frame. For a kindLanes frame it sets only the kind and
+// ignores the other bytes of p. The result does not alias p. The error matches channel.ErrProtocol:
+// p is empty, has the wrong size, an unknown kind or an unknown route.
 func decodeControl(p []byte) (controlFrame, error) {
 	if len(p) == 0 {
 		return controlFrame{}, protocolError("an empty control frame")
@@ -115,7 +116,8 @@ func decodeControl(p []byte) (controlFrame, error) {
 	return w, nil
 }
 
-// readControl reads and handles the peer's control frames until one fails, and returns that error.
+// readControl reads and handles the peer's control frames until reading, decoding or handling one
+// fails, and returns that error, which is never nil.
 func (e *nativeEnd) readControl() error {
 	buf := make([]byte, 64)
 	for {
@@ -133,8 +135,9 @@ func (e *nativeEnd) readControl() error {
 	}
 }
 
-// handle handles control frame w, whose bytes after the kind are rest. An error ends the channel.
-// After the peer was lost it ignores the frame.
+// handle handles control frame w. rest has the bytes that follow the kind in the frame; handle does
+// not retain it. After an error the caller must end the channel; after the end of the channel the
+// error is that of the channel. If the peer is lost, handle ignores the frame. It takes mu.
 func (e *nativeEnd) handle(w controlFrame, rest []byte) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()

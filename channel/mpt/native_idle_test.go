@@ -80,8 +80,8 @@ func (s countedStream) Close() error {
 	return s.Stream.Close()
 }
 
-// Idle lanes are closed at both ends, and opened again for the next large tensors. The tensors in
-// between use the bulk connection.
+// Lanes that are used in at least one direction stay open. Idle ones are closed at both ends, and
+// opened again for the next large tensors; until then tensors use the bulk connection.
 func TestIdleLanesAreClosed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var open atomic.Int64
@@ -111,7 +111,8 @@ func TestIdleLanesAreClosed(t *testing.T) {
 	})
 }
 
-// warmFrom moves tensors until the lanes are used.
+// warmFrom moves tensors from from to to, with ids from id on, until one of them uses the lanes. It
+// returns the first id that is not used.
 func warmFrom(t *testing.T, id uint64, from, to *end) (next uint64) {
 	t.Helper()
 	for before := -1; before != from.hostedSends(); id++ {
@@ -122,8 +123,8 @@ func warmFrom(t *testing.T, id uint64, from, to *end) (next uint64) {
 	return id
 }
 
-// No tensor is lost when the frames about closing cross with transfers of either end, or with aborts,
-// at any time around the timeout.
+// All tensors arrive that are sent around the time at which idle lanes close, whatever frames of
+// the closing they cross with, and also next to an aborted one.
 func TestTensorsWhileLanesClose(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const delay = 8 * time.Millisecond
@@ -154,8 +155,9 @@ func TestTensorsWhileLanesClose(t *testing.T) {
 	})
 }
 
-// crossing moves a tensor in each direction, aborts one, and returns how many tensors of each end used
-// the bulk connection.
+// crossing moves a tensor in each direction, and aborts a third one. It fails the test unless the
+// two arrive and the third Send fails with errTest. It returns how many tensors one and other, in
+// this order, have sent over the bulk connection meanwhile.
 func crossing(t *testing.T, id uint64, one, other *end) [2]int {
 	t.Helper()
 	before := [2]int{one.hostedSends(), other.hostedSends()}
@@ -175,7 +177,8 @@ func crossing(t *testing.T, id uint64, one, other *end) [2]int {
 	return [2]int{one.hostedSends() - before[0], other.hostedSends() - before[1]}
 }
 
-// Closing a channel whose lanes are being closed does not wait for the peer.
+// A channel whose lanes are being closed can be closed at any moment; Close returns, and no lane
+// stays open.
 func TestCloseWhileLanesClose(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var open atomic.Int64
@@ -192,7 +195,8 @@ func TestCloseWhileLanesClose(t *testing.T) {
 	})
 }
 
-// Frames about closing lanes out of turn, and use of closed lanes, are rejected.
+// Frames about the closing of lanes that the peer must not send now, and an offer on lanes that are
+// being closed, end the channel with channel.ErrProtocol.
 func TestHostileClosingOfLanes(t *testing.T) {
 	rest, offer := word(7), word(4, uint64(11), byte(1))
 	for name, words := range map[string][][]byte{
@@ -214,7 +218,8 @@ func TestHostileClosingOfLanes(t *testing.T) {
 	}
 }
 
-// The frames that a server sends and receives when its lanes are closed and opened again.
+// When lanes are closed and opened again, a server sends and receives exactly these frames, and
+// closes its end of the lanes.
 func TestWireFormOfClosingLanes(t *testing.T) {
 	over := mem.New(nil)
 	far, control := overMem()(t)

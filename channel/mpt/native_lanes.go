@@ -26,8 +26,9 @@ type lane struct {
 	retired   bool // neither end will use it any more
 }
 
-// stream returns conn as a byte stream without frames. The error matches transport.ErrNotSupported if
-// the transport has no such streams.
+// stream returns conn as a byte stream without frames; the stream shares the connection with conn.
+// The error matches transport.ErrNotSupported if the transport has no such streams, or is that of
+// conn.
 func stream(conn transport.Conn) (transport.Stream, error) {
 	m, ok := conn.(transport.Multiplexer)
 	if !ok {
@@ -36,16 +37,15 @@ func stream(conn transport.Conn) (transport.Stream, error) {
 	return m.Stream()
 }
 
-// close ends the transfers of the lane with cause, waits for them, and closes the connection itself,
-// because an unused mover has not opened it. The caller does not hold nativeEnd.mu.
+// close ends the transfers of lane l with cause, waits until they have completed, and closes the
+// connection. The caller does not hold nativeEnd.mu.
 func (l *lane) close(cause error) {
 	_ = l.mover.Close(cause)
 	_ = l.conn.Close()
 }
 
-// laneBroken handles the failure of lane l with err, on another goroutine: it does nothing if the lane
-// is retired, and otherwise calls connectionLost. It is the Broken function of the lane's mover, and
-// does not block.
+// laneBroken handles the failure of lane l with err: on another goroutine it calls connectionLost,
+// unless the lane is retired. It does not block. The mover of the lane calls it.
 func (e *nativeEnd) laneBroken(l *lane, err error) {
 	if named, ok := errors.AsType[*channel.Error](err); ok {
 		err = named.Err // replace the name of the bulk channel
@@ -64,9 +64,9 @@ func (e *nativeEnd) laneBroken(l *lane, err error) {
 // lane also waits for its peer; not more, because then memory limits the throughput.
 const minNativeLanes, maxNativeLanes = 4, 8
 
-// NativeLanes returns the greatest number of lanes that one end of a channel in this process uses in
-// the native dialect. have is the number of lanes of the end's [Factory]. A channel uses the smaller
-// number of its two ends.
+// NativeLanes returns the greatest number of lanes that one end of a channel in this process uses
+// in the native dialect: the number of processors that Go uses, but 4 to 8, and at most have. have
+// is the number of lanes of the end's [Factory]. A channel uses the smaller number of its two ends.
 func NativeLanes(have int) int {
 	return min(have, max(minNativeLanes, min(maxNativeLanes, runtime.GOMAXPROCS(0))))
 }
@@ -81,9 +81,10 @@ type opening struct {
 	rest      restState               // state of closing open lanes
 }
 
-// wantLanes makes the client request lanes, unless it has requested some. At the server it does
-// nothing: the client takes part in every large transfer. Nor does it request lanes in a pipe within
-// one machine, whose bulk connection is faster than any network. The caller holds mu.
+// wantLanes sends the server a request for lanes, unless lanes have been requested. It does nothing
+// at the server, which need not request lanes because the client takes part in every large
+// transfer. It also does nothing if the peer is a process of this machine, because the bulk
+// connection is then faster than any network. The caller holds mu.
 func (e *nativeEnd) wantLanes() {
 	if e.role == channel.RoleListen || e.opening.begun || transport.IdentityOf(e.pipeConn).Process != nil {
 		return
@@ -92,8 +93,10 @@ func (e *nativeEnd) wantLanes() {
 	e.writer.Push(controlFrame{kind: kindOpen, count: e.opening.granted})
 }
 
-// handleOpen handles the client's request for count lanes: a goroutine announces, accepts and confirms
-// lanes, as many as both ends can use. The error matches channel.ErrProtocol. The caller holds mu.
+// handleOpen handles the client's request for count lanes. It starts a goroutine that calls grant
+// for as many lanes as both ends can use. If grant fails, all tensors use the bulk connection.
+// handleOpen returns an error that matches channel.ErrProtocol if count is 0, or if the peer must
+// not request lanes now. The caller holds mu.
 func (e *nativeEnd) handleOpen(count int) error {
 	if e.role == channel.RoleConnect || e.opening.begun || count == 0 {
 		return protocolError("it requests %d lanes, out of turn", count)
@@ -110,8 +113,10 @@ func (e *nativeEnd) handleOpen(count int) error {
 	return nil
 }
 
-// grant announces n lanes to the client, accepts their connections, and confirms each of them. If it
-// cannot listen it announces none. On an error the caller must abandon the lanes.
+// grant announces n lanes to the client, accepts their connections, adds these to e.conns, and
+// confirms each of them to the client. If it cannot listen it announces no lanes, and returns the
+// error. It also returns an error if a lane does not connect before ctx ends, or fails. After an
+// error the caller must call abandonLanes. The caller does not hold mu.
 func (e *nativeEnd) grant(ctx context.Context, n int) error {
 	x, err := e.factory.prepareLanes(ctx, e.pipeConn, n)
 	if err != nil {
@@ -146,8 +151,9 @@ func (e *nativeEnd) sendLanes(hello wire.MPTServerHello) {
 	e.writer.Push(controlFrame{kind: kindLanes, hello: hello})
 }
 
-// addConns adds conns to the connections that the end owns and closes. If the channel has ended, or
-// the peer is lost, it closes conns and returns why.
+// addConns appends conns to e.conns, the connections of lanes that e owns and closes, and returns
+// nil. If the channel has ended or the peer is lost, it closes conns on another goroutine instead,
+// and returns why. It takes mu.
 func (e *nativeEnd) addConns(conns ...transport.Conn) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -159,8 +165,8 @@ func (e *nativeEnd) addConns(conns ...transport.Conn) error {
 	return nil
 }
 
-// dropConns closes all connections of conns, which have not become lanes, on another goroutine. The
-// caller holds mu.
+// dropConns sets e.conns to nil and closes these connections, which must not have become lanes, on
+// another goroutine. It wakes a handleOpened that waits. The caller holds mu.
 func (e *nativeEnd) dropConns() {
 	conns := e.conns
 	e.conns = nil
@@ -168,9 +174,9 @@ func (e *nativeEnd) dropConns() {
 	e.work.Broadcast()
 }
 
-// confirmLane sends id, the lane's number, back to the client over conn. It closes conn if ctx ends
-// first. The error is transport.ErrNotSupported if conn cannot be a byte stream, and otherwise that of
-// conn.
+// confirmLane confirms a lane to the client by sending id, the lane's number, over conn. If ctx
+// ends first, it closes conn. The error is transport.ErrNotSupported if conn is not a
+// transport.Multiplexer, and otherwise that of conn; conn stays open unless ctx has ended.
 func confirmLane(ctx context.Context, conn transport.Conn, id uint64) error {
 	stopWatch := context.AfterFunc(ctx, func() { _ = conn.Close() })
 	defer stopWatch()
@@ -180,8 +186,9 @@ func confirmLane(ctx context.Context, conn transport.Conn, id uint64) error {
 	return sendClientHello(conn, id)
 }
 
-// abandonLanes ends the opening of lanes because of err, which it logs, and closes their connections.
-// All tensors then use the bulk connection. It does nothing after the end of the channel.
+// abandonLanes logs err, with which the opening of lanes has failed, and closes the connections
+// that were opened. All tensors then use the bulk connection. If the channel has ended or the peer
+// is lost it does nothing. It takes mu.
 func (e *nativeEnd) abandonLanes(err error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -192,8 +199,10 @@ func (e *nativeEnd) abandonLanes(err error) {
 	e.dropConns()
 }
 
-// handleLanes handles text, the server's announcement of lanes: it dials them on another goroutine.
-// The error is a *wire.Error or matches channel.ErrProtocol. The caller holds mu.
+// handleLanes handles the server's announcement of lanes, whose encoding is text: it starts a
+// goroutine that dials them. It does not retain text. The error is a *wire.Error, or matches
+// channel.ErrProtocol if the peer must not announce lanes now or announces too many. The caller
+// holds mu.
 func (e *nativeEnd) handleLanes(text []byte) error {
 	if e.role == channel.RoleListen || !e.opening.begun || e.opening.answered {
 		return protocolError("it announces lanes, out of turn")
@@ -207,8 +216,11 @@ func (e *nativeEnd) handleLanes(text []byte) error {
 	return nil
 }
 
-// dialLanes opens the announced lanes at the client and informs the server of the outcome. If one of
-// them fails none is used, and all tensors use the bulk connection.
+// dialLanes dials lanes at the client, waits until the server has confirmed each, and makes them
+// usable. If one of them fails, or lanes is empty, it logs that and uses none: all tensors use the
+// bulk connection then. It sends the server the number of opened lanes, which is 0 after a failure.
+// If the channel has ended or the peer is lost, it makes no lanes usable and sends nothing. The
+// caller does not hold mu.
 func (e *nativeEnd) dialLanes(lanes []wire.MPTLane) {
 	ctx, cancel := context.WithTimeoutCause(e.openCtx, dialTimeout, ErrLate)
 	defer cancel()
@@ -237,10 +249,11 @@ func (e *nativeEnd) dialLanes(lanes []wire.MPTLane) {
 	}
 }
 
-// handleOpened handles the report of the client that it has opened count lanes, all that were announced
-// or none. The server begins to use them, or closes their connections if count is 0. The error matches
-// channel.ErrProtocol, or is that of the end of the channel. The caller holds mu, which is released
-// while handleOpened waits for grant.
+// handleOpened handles the report of the client that it has opened count lanes: all that were
+// announced, or 0. If count is 0 the server closes the connections of lanes, and otherwise makes
+// the lanes usable. The error matches channel.ErrProtocol, or is that with which the channel has
+// ended or the peer was lost. The caller holds mu, which handleOpened releases while it waits for
+// grant.
 func (e *nativeEnd) handleOpened(count int) error {
 	o := &e.opening
 	if e.role == channel.RoleConnect || !o.begun || o.answered {
@@ -271,9 +284,9 @@ func (e *nativeEnd) handleOpened(count int) error {
 	return nil
 }
 
-// useLanes makes a lane of each connection, if there are any, so that transfers may use them. The
-// client then checks periodically whether they are used. The lanes own the connections, which stay in
-// conns so that release can close them first. The caller holds mu.
+// useLanes sets e.lanes to a new lane for each connection of e.conns, so that transfers may use
+// them. The client also starts the timer that closes unused lanes. The connections stay in e.conns,
+// so that release can close them. If there are no connections it does nothing. The caller holds mu.
 func (e *nativeEnd) useLanes() {
 	if len(e.conns) == 0 {
 		return

@@ -38,15 +38,19 @@ type direction struct {
 	next  uint64                 // id of the next slice on a lane
 }
 
-// newDirection returns the direction in which the end with role sender sends. begin is Send or Recv of
-// the channels that move its slices. The ids of its slices differ from those of the other direction.
+// newDirection returns the direction of transfers in which the end with role sender sends. begin is
+// the method Send or Recv with which this end moves a slice over a channel. The ids of slices
+// differ between the two directions.
 func newDirection(sender channel.Role, begin func(channel.Channel, uint64, device.Buffer, func(error))) direction {
 	return direction{begin: begin, ops: make(map[uint64]*transferOp), next: uint64(sender) << 63}
 }
 
-// begin adds a transfer to direction s, and calls proceed with mu held once its memory is ready. If
-// the transfer cannot begin, or the work of its stream fails, it is completed with the error on
-// another goroutine, and proceed is not called.
+// begin adds a transfer of buf to direction s. Once its memory is ready it calls proceed with the
+// transfer and with mu held: at once, or on another goroutine. If the transfer cannot begin, for
+// example because the channel has ended, buf is not host memory or id is in use, proceed is not
+// called, and done is called with the error on another goroutine. The same happens if the work of
+// buf's stream fails, or the transfer is cancelled before its memory is ready. begin also calls
+// wantLanes. The caller does not hold mu.
 func (e *nativeEnd) begin(s *direction, id uint64, buf device.Buffer, done func(error), proceed func(*transferOp)) {
 	t, fault := transfer.New(e.lifecycle.Context(), id, buf, done)
 	op := &transferOp{Transfer: t}
@@ -88,8 +92,9 @@ func (e *nativeEnd) begin(s *direction, id uint64, buf device.Buffer, done func(
 	})
 }
 
-// startSlice starts to move the next sl.length bytes of op, a transfer of direction s, as slice sl. At
-// least that many bytes of op must not be assigned yet. The caller holds mu.
+// startSlice starts to move the next sl.length bytes of op, a transfer of direction s, as slice sl.
+// op must have that many bytes that are not assigned to slices. When the slice has ended,
+// completeSlice is called, and op.Done if op has ended too. The caller holds mu.
 func (e *nativeEnd) startSlice(s *direction, op *transferOp, sl *slice) {
 	part := op.Buf.Slice(op.assigned, sl.length).WithStream(nil)
 	op.assigned += sl.length
@@ -105,15 +110,17 @@ func (e *nativeEnd) startSlice(s *direction, op *transferOp, sl *slice) {
 	})
 }
 
-// startWhole starts to move all bytes of op over host, the pipe's bulk connection. None may be
-// assigned. The caller holds mu.
+// startWhole starts to move all bytes of op, a transfer of direction s, as one slice over e.host,
+// the pipe's bulk connection. No bytes of op may be assigned to slices. The caller holds mu.
 func (e *nativeEnd) startWhole(s *direction, op *transferOp) {
 	e.startSlice(s, op, &slice{on: e.host, id: op.ID, length: op.Buf.Len()})
 }
 
-// completeSlice records that slice sl of op, a transfer of direction s, has ended with err. After a
-// failed slice it aborts the others. If over is true, op has ended, and the caller must call
-// op.Done(outcome). The caller does not hold mu.
+// completeSlice records that slice sl of op, a transfer of direction s, has ended with err. If err
+// is not nil and op is not being cancelled yet, it removes op and aborts the other slices of op. It
+// also requests further slices if sl was received on a lane, and continues the closing of lanes if
+// that has begun. over is true if op has ended; the caller must then call op.Done(outcome). The
+// caller does not hold mu.
 func (e *nativeEnd) completeSlice(s *direction, op *transferOp, sl *slice, err error) (over bool, outcome error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -145,8 +152,9 @@ func (e *nativeEnd) completeSlice(s *direction, op *transferOp, sl *slice, err e
 	return true, op.cause
 }
 
-// cancel removes op, of direction s, and aborts its slices. op completes with cause, on another
-// goroutine, as soon as no slice uses the memory. The caller holds mu.
+// cancel removes op from direction s, aborts its slices, and withdraws op if it is a Send that was
+// offered. op completes with cause as soon as no slice uses its memory: on another goroutine if op
+// has no slices in progress, and otherwise when the last slice ends. The caller holds mu.
 func (e *nativeEnd) cancel(s *direction, op *transferOp, cause error) {
 	op.cause = cause
 	e.remove(s, op)
@@ -155,8 +163,9 @@ func (e *nativeEnd) cancel(s *direction, op *transferOp, cause error) {
 	}
 }
 
-// remove takes op, whose cause must be set, out of direction s, and aborts its slices. It withdraws a
-// Send that was offered. It does not complete op. The caller holds mu.
+// remove removes op, whose cause must be set, from direction s, and aborts its slices with that
+// cause. If op is a Send that was offered, remove withdraws the offer. It also continues the
+// closing of lanes if that has begun. It does not complete op. The caller holds mu.
 func (e *nativeEnd) remove(s *direction, op *transferOp) {
 	if s.ops[op.ID] == op {
 		delete(s.ops, op.ID)

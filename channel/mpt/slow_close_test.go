@@ -59,7 +59,8 @@ type lingeringStream struct {
 
 func (s lingeringStream) Close() error { return s.conn.Close() }
 
-// Lanes that are slow to close do so concurrently, and delay nothing else.
+// Close closes lanes whose Close takes long concurrently, and transfers that begin meanwhile fail
+// at once.
 func TestCloseOfManySlowLanes(t *testing.T) {
 	const most = 8
 	for _, d := range dialects {
@@ -85,7 +86,7 @@ func TestCloseOfManySlowLanes(t *testing.T) {
 	}
 }
 
-// The lanes of an end whose peer has closed do not wait for each other either.
+// When the peer has closed, an end closes its lanes, whose Close takes long, concurrently.
 func TestEndOfManySlowLanes(t *testing.T) {
 	const most = 8
 	synctest.Test(t, func(t *testing.T) {

@@ -64,7 +64,7 @@ func TestBound(t *testing.T) {
 	require.Equal(t, math.MaxInt-math.MaxInt/128-1, mpt.Bound(math.MaxInt, 127, 128))
 }
 
-// wantFrame reads a frame and compares it.
+// wantFrame reads a frame of conn and fails the test unless its body equals want.
 func wantFrame(t *testing.T, conn transport.Conn, want []byte) {
 	t.Helper()
 	require.Equal(t, hex.EncodeToString(want), hex.EncodeToString(readFrame(t, conn)))
@@ -86,8 +86,8 @@ func unhex(t *testing.T, s string) []byte {
 	return p
 }
 
-// The frames of the dialling end equal those recorded from TensorPipe: two lanes, tensors of 8 and 9
-// bytes and a smaller one, one in the other direction.
+// The dialling end sends and accepts the frames that were recorded from TensorPipe, for two lanes
+// and tensors of 8, 0, 9 and 1 bytes in one direction and 9 bytes in the other.
 func TestWireFormOfTheDiallingEnd(t *testing.T) {
 	over := mem.New(nil)
 	control, far := overMem()(t)
@@ -131,7 +131,9 @@ func TestWireFormOfTheDiallingEnd(t *testing.T) {
 	require.Equal(t, "abcdefghi", string(got))
 }
 
-// The listening end sends one message, and accepts lanes in any order.
+// The listening end announces all lanes in one message, with one address for each group, accepts
+// the lanes in any order, and divides tensors among them as TensorPipe does. It closes its ports
+// after the last lane has connected.
 func TestWireFormOfTheListeningEnd(t *testing.T) {
 	over := mem.New(nil)
 	f := mpt.New(lanes(1, over), lanes(2, over))
@@ -162,7 +164,8 @@ func TestWireFormOfTheListeningEnd(t *testing.T) {
 	require.Zero(t, f.Ports(), "all lanes have come")
 }
 
-// dialLane opens a lane as a C++ peer does.
+// dialLane dials lane with the transport over, sends the lane's number as the first frame, as a C++
+// peer does, and returns the connection, which is closed at the end of the test.
 func dialLane(t *testing.T, over transport.Transport, lane wire.MPTLane) transport.Conn {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), testwait.Limit)

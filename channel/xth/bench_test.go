@@ -33,8 +33,8 @@ func BenchmarkTransfer(b *testing.B) {
 	}
 }
 
-// BenchmarkNative measures transfers one after the other in the native dialect, where the receiver
-// begins before or after the sender.
+// BenchmarkNative measures transfers one after the other in the native dialect, with a receiver
+// that begins before the sender and with one that begins after it.
 func BenchmarkNative(b *testing.B) {
 	for _, size := range []int{8, 64 << 10, 16 << 20} {
 		for _, late := range []bool{false, true} {

@@ -35,7 +35,8 @@ type end struct {
 	copier    copier
 }
 
-// newEnd returns an end that owns the connections of link, and starts its goroutines.
+// newEnd returns an end for the compatible dialect and starts its goroutines. The end owns the
+// connections of link, and retains the function Broken of link.
 func newEnd(link channel.Link) *end {
 	e := &end{
 		announcements: link.Conns[0],
@@ -78,9 +79,12 @@ func (e *end) Send(id uint64, src device.Buffer, done func(error)) { e.begin(e.s
 
 func (e *end) Recv(id uint64, dst device.Buffer, done func(error)) { e.begin(e.recvs, id, dst, done) }
 
-// begin queues a transfer in q, which is sends or recvs. An invalid transfer completes with an error,
-// but is queued without done, because the peer counts it. An empty one, and one after the end of the
-// channel, is not queued and completes at once. All of these complete on another goroutine.
+// begin queues a transfer of buf in q, which is e.sends or e.recvs. If buf is empty, or the channel
+// has ended, the transfer is not queued, and completes with the error of the channel, or nil if the
+// channel has not ended. If buf is not host memory, or no event can be recorded on its stream, the
+// transfer completes with an error, and is queued without its done function, because the peer
+// counts it. In all these cases done is called on another goroutine. While a transfer is queued, q
+// retains buf and done.
 func (e *end) begin(q *transfer.Queue, id uint64, buf device.Buffer, done func(error)) {
 	if buf.Len() == 0 {
 		e.lifecycle.CompleteAsync(done, e.lifecycle.Err())
@@ -94,7 +98,11 @@ func (e *end) begin(q *transfer.Queue, id uint64, buf device.Buffer, done func(e
 		t.Done = nil
 		e.lifecycle.CompleteAsync(done, e.wrapError(err))
 	}
-	if !q.Push(t) && t.Done != nil {
+	if q.Push(t) {
+		return
+	}
+	t.CancelWait()
+	if t.Done != nil {
 		e.lifecycle.CompleteAsync(done, e.lifecycle.Err())
 	}
 }
@@ -111,8 +119,8 @@ func (e *end) fail(err error) { e.lifecycle.Fail(e.wrapError(err)) }
 
 func (e *end) wrapError(err error) error { return wrapError(e.peer, err) }
 
-// wrapError returns err as a [*channel.Error] with the channel's name and the peer. An invalid frame
-// also matches channel.ErrProtocol.
+// wrapError returns err, which must not be nil, as a [*channel.Error] with the channel's name and
+// peer. If err matches transport.ErrFrame, the result also matches channel.ErrProtocol.
 func wrapError(peer string, err error) error {
 	if errors.Is(err, transport.ErrFrame) {
 		err = protocolError("%w", err)
@@ -120,8 +128,8 @@ func wrapError(peer string, err error) error {
 	return &channel.Error{Channel: Name, Peer: peer, Err: err}
 }
 
-// protocolError returns an error about a violation of the protocol by the peer. It matches
-// channel.ErrProtocol.
+// protocolError returns an error that matches channel.ErrProtocol, because the peer has violated
+// the protocol. format and args make its text as in fmt.Errorf.
 func protocolError(format string, args ...any) error {
 	return fmt.Errorf("%w: "+format, append([]any{channel.ErrProtocol}, args...)...)
 }
@@ -142,8 +150,8 @@ type announcer struct {
 	frames []transport.Frame
 }
 
-// announce waits for queued tensors, describes them and sends their announcements. It returns the
-// error that ends the channel, or that has ended it.
+// announce describes the tensors in e.sends, in order, and sends their announcements, until the
+// channel ends or the connection fails. It returns the error, which is never nil.
 func (e *end) announce() error {
 	for {
 		if err := e.nextBatch(); err != nil {
@@ -155,9 +163,10 @@ func (e *end) announce() error {
 	}
 }
 
-// nextBatch waits for a tensor to send. It describes this tensor and those queued directly after it
-// that are ready, at most batch; their announcements are in announcer.frames. It returns an error if
-// the channel has ended.
+// nextBatch blocks until e.sends has a tensor and the work of its stream has ended. It moves this
+// tensor, and those queued directly after it that are ready, from e.sends to e.pending, and sets
+// e.announcer.frames to their announcements, at most batch. A tensor whose stream failed is
+// announced too, but revoked. The error is that of the channel after its end.
 func (e *end) nextBatch() error {
 	t, err := e.sends.Wait(e.lifecycle.Context())
 	if err != nil {
@@ -179,9 +188,12 @@ func (e *end) nextBatch() error {
 	return nil
 }
 
-// describeFront moves the front of sends to pending and appends its announcement to announcer.frames.
-// fault is the error of the work on its stream, nil if its memory is ready. A tensor with a fault, or
-// that was aborted, is announced too, to keep the order, but its description is revoked.
+// describeFront moves the first transfer of e.sends to e.pending, describes its memory to the
+// receiver, and appends its announcement to e.announcer.frames. fault is the error of the work on
+// the transfer's stream, or nil if its memory is ready. If fault is not nil the transfer completes
+// with an error that wraps fault, on another goroutine, unless the transfer was aborted. A tensor
+// with a fault, or one that was aborted, is announced too, to keep the order, but its description
+// is revoked. describeFront takes e.mu.
 func (e *end) describeFront(fault error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -196,8 +208,9 @@ func (e *end) describeFront(fault error) {
 	e.pending.Push(pending{id: t.ID, done: t.Done, description: o})
 }
 
-// reuseDescription returns a description of the memory of t, a finished one from spare if possible. If
-// t was aborted the description is revoked. The caller holds mu.
+// reuseDescription returns a description of the memory of t: one taken from e.spare if there is
+// one, and otherwise a new one. If t was aborted the description is already revoked. The caller
+// holds mu.
 func (e *end) reuseDescription(t *transfer.Transfer) *description {
 	if len(e.spare) == 0 {
 		e.spare = append(e.spare, newDescription())
@@ -212,7 +225,8 @@ func (e *end) reuseDescription(t *transfer.Transfer) *description {
 	return o
 }
 
-// add appends a frame with d to a.frames, reusing the memory of a frame of an earlier batch.
+// add appends a frame with the encoding of d to a.frames. It reuses the memory of a frame of an
+// earlier batch, which must have been written.
 func (a *announcer) add(d wire.XTHDescriptor) {
 	n := len(a.frames)
 	if n == cap(a.frames) {
@@ -225,8 +239,9 @@ func (a *announcer) add(d wire.XTHDescriptor) {
 	a.frames[n][0] = d.Append(a.frames[n][0][:0])
 }
 
-// complete reads completions, and completes the announced tensors in order with the outcome in their
-// descriptions. It returns the error that ends the channel.
+// complete reads completions. For each it completes the oldest announced Send, with the result that
+// the receiver stored in the description. It continues until reading fails or the peer breaks the
+// protocol, and returns the error, which is never nil.
 func (e *end) complete() error {
 	for {
 		n, err := e.completions.NextFrame()
@@ -249,9 +264,10 @@ func (e *end) complete() error {
 	}
 }
 
-// popPending removes the oldest announced tensor. It returns the done function of its Send, or nil if
-// the Send was aborted, and result, with which the receiver has finished the tensor. err matches
-// channel.ErrProtocol if there is no such tensor, or the receiver has not finished it.
+// popPending removes the oldest announced Send. It returns the done function of the Send, or nil if
+// the Send was aborted, and result, which the receiver stored in the description: nil if all bytes
+// were copied. err matches channel.ErrProtocol if no Send is announced or the receiver has not
+// finished the tensor; nothing is removed then.
 func (e *end) popPending() (done func(error), result, err error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -269,10 +285,10 @@ func (e *end) popPending() (done func(error), result, err error) {
 	return p.done, result, nil
 }
 
-// abortSend completes the Send with that id with cause, on another goroutine. If the tensor has been
-// announced, this goroutine first revokes it, which waits until the receiver does not use the memory.
-// Otherwise the tensor is still announced to the peer later, to keep the order, but it cannot be
-// copied.
+// abortSend completes the Send with the given id with cause, on another goroutine. If the tensor
+// has been announced, that goroutine first revokes its description, which waits until the receiver
+// does not use the memory. Otherwise the tensor is still announced to the peer later, to keep the
+// order, but revoked. An unknown id, and one that was aborted before, is ignored.
 func (e *end) abortSend(id uint64, cause error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -292,9 +308,10 @@ func (e *end) abortSend(id uint64, cause error) {
 	}
 }
 
-// revokeAll revokes all announced tensors and completes their Sends with the error of the channel,
-// which must have ended. It blocks while the receiver is copying a chunk. A receiver that reads an
-// announcement later finds it revoked.
+// revokeAll revokes the descriptions of all announced tensors, and completes those Sends that were
+// not aborted with the error of the channel, which must have ended. It waits until the receiver has
+// copied the chunk that it is copying. A receiver that reads an announcement later finds the
+// description revoked.
 func (e *end) revokeAll() {
 	e.mu.Lock()
 	remaining := e.pending.Clear()

@@ -26,8 +26,10 @@ type copier struct {
 	completion [1]transport.Frame
 }
 
-// receive copies the announced tensors in order, and sends a completion after each, whatever its
-// outcome. It returns the error that ends the channel.
+// receive reads announcements, copies each announced tensor into the memory of the next Recv, and
+// sends a completion after each, even if the tensor was not copied because one of the two ends
+// aborted it. It continues until the channel fails or ends, and returns the error, which is never
+// nil.
 func (e *end) receive() error {
 	for {
 		address, err := e.nextAnnouncement()
@@ -63,9 +65,11 @@ func (e *end) nextAnnouncement() (address uint64, err error) {
 	return d.Ptr, nil
 }
 
-// serve waits for the next Recv and its memory, and copies the tensor that is announced at address into
-// it. If the Recv was aborted, or its stream failed, the tensor is finished without a copy. An error
-// ends the channel.
+// serve waits for the next Recv and its memory, copies the tensor that is announced at address into
+// it, and completes the Recv. If the Recv was aborted, or its stream failed, serve copies nothing
+// and reports that to the sender in the description. An error ends the channel: the channel has
+// ended, address is invalid, the sender has closed, or the length is wrong. The Recv then stays
+// queued.
 func (e *end) serve(address uint64) error {
 	t, err := e.recvs.Wait(e.lifecycle.Context())
 	if err != nil {
@@ -96,8 +100,9 @@ func (e *end) serve(address uint64) error {
 	return nil
 }
 
-// beginActiveRecv pops the front of recvs, stores it in e.current, where Abort finds it, and returns
-// it. Done is nil if the Recv was aborted before. endActiveRecv must be called after it.
+// beginActiveRecv removes the first transfer of e.recvs, stores its id and done function in
+// e.current, where Abort finds them, and returns it. Its Done is nil if it was aborted before. The
+// caller must call endActiveRecv later. It takes e.mu.
 func (e *end) beginActiveRecv() transfer.Transfer {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -112,8 +117,8 @@ func (e *end) endActiveRecv() {
 	e.current = activeRecv{}
 }
 
-// copyTensor copies the tensor of o into the memory of t, reports the outcome to the sender in o, and
-// completes t.
+// copyTensor copies the tensor that o describes into the memory of t, reports to the sender in o
+// whether all bytes were copied, and calls t.Done with the error of the copy, or nil.
 func (e *end) copyTensor(o *description, t *transfer.Transfer) {
 	err := e.copyFrom(o, t.Buf)
 	if err == nil {
@@ -124,9 +129,10 @@ func (e *end) copyTensor(o *description, t *transfer.Transfer) {
 	t.Done(err)
 }
 
-// copyFrom copies the tensor of o to dst until one of the two ends stops it. It returns nil after the
-// last byte, and the cause if the Recv was aborted or the channel has ended. If the sender has aborted
-// the error matches channel.ErrAborted.
+// copyFrom copies the tensor that o describes to dst, and returns nil after the last byte. After
+// each whole chunk it stops if the channel has ended or the Recv was aborted, and returns the
+// cause. It also stops if the sender has revoked o; the error then matches channel.ErrAborted. It
+// does not report the outcome to the sender.
 func (e *end) copyFrom(o *description, dst device.Buffer) error {
 	err := copyDescribed(dst, o, func() error { return e.interrupted(o) })
 	if err == channel.ErrAborted {
@@ -135,8 +141,9 @@ func (e *end) copyFrom(o *description, dst device.Buffer) error {
 	return err
 }
 
-// interrupted returns why the copy of o must stop, or nil: the error of the channel,
-// channel.ErrAborted if the sender has revoked o, or the cause of an Abort of the Recv.
+// interrupted returns nil if the copy of the tensor that o describes may continue, and otherwise
+// why not: the error of the channel after its end, channel.ErrAborted if the sender has revoked o,
+// or the cause of an Abort of the Recv.
 func (e *end) interrupted(o *description) error {
 	if err := e.lifecycle.Err(); err != nil {
 		return err
@@ -149,9 +156,10 @@ func (e *end) interrupted(o *description) error {
 	return e.current.cause
 }
 
-// abortRecv cancels the Recv with that id. A queued one completes with cause on another goroutine; the
-// peer's tensor is skipped when it is announced. One in progress completes with cause when its copy
-// has stopped.
+// abortRecv cancels the Recv with the given id. A queued Recv completes with cause on another
+// goroutine, and the peer's tensor is not copied when it is announced. A Recv that is being copied
+// completes with cause when the copy has stopped, unless the copy ends or fails first. An unknown
+// id is ignored.
 func (e *end) abortRecv(id uint64, cause error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

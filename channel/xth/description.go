@@ -36,12 +36,12 @@ func newDescription() *description {
 	return o
 }
 
-// address returns the address that the sender announces: that of o itself, not of the memory, because
-// the same tensor may be described several times.
+// address returns the address of o itself, which the sender announces to the receiver. It is not
+// that of the tensor's memory, because the same memory may be described several times.
 func (o *description) address() uint64 { return uint64(uintptr(unsafe.Pointer(o))) }
 
-// reset makes o describe src, so that a receiver may copy it. o must be new, or finished and used by
-// neither end any more.
+// reset makes o describe the memory of src, which a receiver may then copy until o is revoked or
+// finished. o retains src until then. o must be new, or finished and not in use by either end.
 func (o *description) reset(src device.Buffer) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -56,8 +56,9 @@ func (o *description) size() int {
 	return o.length
 }
 
-// beginCopy returns the memory of the tensor to the receiver, which may read it until it calls finish.
-// ok is false if the sender has revoked o.
+// beginCopy returns the memory of the tensor, which the receiver may read until it calls finish. If
+// the sender has revoked o, beginCopy returns the zero Buffer and false. The receiver must call it
+// at most once.
 func (o *description) beginCopy() (src device.Buffer, ok bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -68,17 +69,18 @@ func (o *description) beginCopy() (src device.Buffer, ok bool) {
 	return o.src, true
 }
 
-// stopRequested reports whether the sender has called revoke, so that a running copy must stop.
+// stopRequested reports whether the sender has called revoke since o was reset. A copy in progress
+// must then stop.
 func (o *description) stopRequested() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.stop
 }
 
-// finish stores result for the sender: nil after all bytes were copied, otherwise why not. The
-// receiver calls it once after beginCopy, whatever that returned, and must not use the memory or o
-// afterwards. Without beginCopy it calls finish at most once: a native Recv that ends while it is
-// queued leaves o as it is.
+// finish ends the use of o by the receiver, and stores result for the sender: nil if all bytes were
+// copied, and otherwise why not. It wakes a sender that waits in revoke. The receiver must call it
+// once after beginCopy, even if that returned false, and may call it once without beginCopy. After
+// finish the receiver must not use o or the memory.
 func (o *description) finish(result error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -86,9 +88,9 @@ func (o *description) finish(result error) {
 	o.copyEnded.Broadcast()
 }
 
-// revoke withdraws the tensor: no copy can begin, and a running one is asked to stop. It returns when
-// the receiver does not use the memory any more, after at most the time of a chunk. A finished
-// description stays finished.
+// revoke withdraws the tensor: after it, no copy can begin. If a copy is in progress, revoke asks
+// it to stop, and waits until it has, which takes the time of one chunk at most. The receiver does
+// not use the memory when revoke returns. If the receiver has called finish, the result of o stays.
 func (o *description) revoke() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -101,7 +103,8 @@ func (o *description) revoke() {
 	}
 }
 
-// outcome returns the result that the receiver has passed to finish. ok is false before that.
+// outcome returns the result that the receiver has passed to finish. If finish has not been called,
+// ok is false.
 func (o *description) outcome() (result error, ok bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -111,10 +114,11 @@ func (o *description) outcome() (result error, ok bool) {
 // chunkSize is the number of bytes copied between two checks of whether to stop, some ten microseconds.
 const chunkSize = 256 << 10
 
-// copyDescribed copies the tensor of o to dst in chunks, and returns nil after the last byte. Between
-// two chunks it calls interrupted, and returns its error. It returns [channel.ErrAborted] if o was
-// revoked before, and an error of device.NewHostCopy if dst does not fit. The caller must call
-// o.finish in all cases.
+// copyDescribed copies the tensor that o describes to dst in chunks of chunkSize bytes. After each
+// whole chunk it calls interrupted; if that returns an error it stops and returns the error.
+// Otherwise it returns nil after the last byte. If o was revoked before the copy began, it returns
+// [channel.ErrAborted]; the other errors are those of device.NewHostCopy. In all cases the caller
+// must call o.finish next.
 func copyDescribed(dst device.Buffer, o *description, interrupted func() error) error {
 	src, ok := o.beginCopy()
 	if !ok {

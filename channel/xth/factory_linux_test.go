@@ -12,7 +12,8 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/device"
 )
 
-// As recorded from TensorPipe: "4314c807-d1f2-4ebb-9432-c0a43a41d690_4_effffffc_25853".
+// The device descriptor ends with the process id and has the form of one recorded from TensorPipe:
+// "4314c807-d1f2-4ebb-9432-c0a43a41d690_4_effffffc_25853".
 func TestDescriptorNamesTheProcess(t *testing.T) {
 	f := xth.New()
 	require.NoError(t, f.Viable())

@@ -19,7 +19,8 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/transport/mem"
 )
 
-// open creates one end over conns, and returns the errors passed to Broken.
+// open returns a new end over conns, in the compatible dialect, and a channel that receives the
+// error passed to Link.Broken. The end is closed at the end of the test.
 func open(t *testing.T, conns []transport.Conn) (channel.Channel, <-chan error) {
 	t.Helper()
 	broken := make(chan error, 1)
@@ -34,7 +35,8 @@ func open(t *testing.T, conns []transport.Conn) (channel.Channel, <-chan error) 
 	return ch, broken
 }
 
-// alone creates one end whose peer is the test.
+// alone returns a new end in the compatible dialect, a channel that receives the error passed to
+// Link.Broken, and the two connections with which the test acts as the peer.
 func alone(t *testing.T) (ch channel.Channel, broken <-chan error, announcements, completions transport.Conn) {
 	t.Helper()
 	near, far := connections(t)
@@ -52,7 +54,8 @@ func connections(t testing.TB) (near, far []transport.Conn) {
 	return near, far
 }
 
-// result returns a done and where its error arrives.
+// result returns a done function for one transfer, and a channel that receives the error with which
+// it is called.
 func result() (done func(error), err <-chan error) {
 	ch := make(chan error, 1)
 	return func(err error) { ch <- err }, ch
@@ -71,8 +74,8 @@ func announcement(address uint64) []byte {
 	return binary.LittleEndian.AppendUint64([]byte{0xb9, 1, 0x83}, address)
 }
 
-// The frames equal those recorded from TensorPipe: eleven bytes with an address, and none for an empty
-// tensor.
+// Announcements are encoded as TensorPipe encodes them, in eleven bytes with an address, and
+// nothing is sent for an empty tensor.
 func TestAnnouncement(t *testing.T) {
 	ch, _, announcements, _ := alone(t)
 	ch.Send(0, device.Bytes(nil), func(error) {})
@@ -85,7 +88,8 @@ func TestAnnouncement(t *testing.T) {
 	require.NotEqual(t, first, second)
 }
 
-// A peer that announces memory of this process which is not described gets nothing.
+// An announcement of an address that is not that of a description ends the channel with
+// channel.ErrProtocol, and no byte is copied, even if the address is one of this process's memory.
 func TestAddressesAreNotFollowed(t *testing.T) {
 	secret := bytes.Repeat([]byte("secret"), 100)
 	for name, address := range map[string]uint64{
@@ -108,8 +112,8 @@ func TestAddressesAreNotFollowed(t *testing.T) {
 	}
 }
 
-// A description of one connection cannot be claimed over another, or over the same one in the other
-// direction.
+// A description that was announced over one connection cannot be claimed over another one, or over
+// the same one in the other direction: the Recv fails with channel.ErrProtocol.
 func TestDescriptionsAreForOneConnection(t *testing.T) {
 	sender, _, announcements, _ := alone(t)
 	sent, sendErr := result()
@@ -131,8 +135,8 @@ func TestDescriptionsAreForOneConnection(t *testing.T) {
 	require.Equal(t, make([]byte, 6), dst)
 }
 
-// A peer sends a completion of a tensor that it has not copied: the memory is still described, so done
-// must not report success.
+// A completion of a tensor that the peer has not copied fails the Send with channel.ErrProtocol,
+// and ends the channel.
 func TestForgedCompletion(t *testing.T) {
 	ch, broken, announcements, completions := alone(t)
 	done, err := result()
@@ -143,7 +147,8 @@ func TestForgedCompletion(t *testing.T) {
 	require.ErrorContains(t, <-broken, "not copied")
 }
 
-// A completion with a body is rejected, even for a copied tensor.
+// A completion that has a body ends the channel with channel.ErrProtocol, even if the tensor was
+// copied.
 func TestCompletionWithABody(t *testing.T) {
 	near, far := connections(t)
 	from, broken := open(t, near)
@@ -162,7 +167,7 @@ func (c *talkative) WriteFrames(...transport.Frame) error {
 	return c.Conn.WriteFrames(transport.Frame{[]byte("!")})
 }
 
-// An announcement can be used once.
+// If an announcement is sent a second time, the channel ends with channel.ErrProtocol.
 func TestRepeatedAnnouncement(t *testing.T) {
 	near, far := connections(t)
 	from, _ := open(t, near)
@@ -212,7 +217,8 @@ func TestUnequalLengths(t *testing.T) {
 	require.Equal(t, make([]byte, 7), dst)
 }
 
-// A tensor whose memory cannot be used does not affect the others.
+// A Send or Recv of device memory, or of memory whose stream has failed, fails with that error, and
+// at the other end with channel.ErrAborted. Later tensors arrive, and the channel does not end.
 func TestMemoryThatCannotBeUsed(t *testing.T) {
 	kind := delayed.New("npu", 1)
 	t.Cleanup(kind.Close)
@@ -256,7 +262,8 @@ func TestMemoryThatCannotBeUsed(t *testing.T) {
 	require.Empty(t, toBroken)
 }
 
-// The same memory is sent concurrently many times, over several channels.
+// The same memory can be sent many times concurrently, over several channels, and arrives
+// unchanged.
 func TestSameMemoryManyTimes(t *testing.T) {
 	src := bytes.Repeat([]byte("parameters"), 1000)
 	type arrival struct {

@@ -14,7 +14,8 @@ type native struct {
 	here, there *route // descriptions of this end and of the peer
 }
 
-// newNative returns an end that owns the connections of link.
+// newNative returns an end for the native dialect and starts its goroutines. The end owns the
+// connections of link, and retains the functions of link that it calls.
 func newNative(link channel.Link) channel.Channel {
 	from, to := link.Conns[0].LocalAddr(), link.Conns[0].RemoteAddr()
 	p := &native{
@@ -30,7 +31,8 @@ func newNative(link channel.Link) channel.Channel {
 	return e
 }
 
-// Close implements [onesided.Protocol].
+// Close implements [onesided.Protocol]. It removes this end from its two routes, through which it
+// announced and claimed descriptions in this process.
 func (p *native) Close() {
 	table.leaveSender(p.here)
 	table.leaveReceiver(p.there)
@@ -43,7 +45,9 @@ const (
 	completionSize   = 8
 )
 
-// Append implements [onesided.Protocol].
+// Append implements [onesided.Protocol]. It appends the encoding of f to dst and returns the
+// extended slice: the id of the transfer, followed, unless f is a confirmation, by the address of
+// the description, or by 0 if f revokes it.
 func (p *native) Append(dst []byte, f onesided.Frame) []byte {
 	dst = binary.LittleEndian.AppendUint64(dst, f.ID)
 	switch f.Kind {
@@ -55,7 +59,12 @@ func (p *native) Append(dst []byte, f onesided.Frame) []byte {
 	return dst
 }
 
-// Decode implements [onesided.Protocol]. It claims the description with an announced address.
+// Decode implements [onesided.Protocol]. It decodes text, a frame of the connection with the index
+// conn, and does not alias it. If text announces a description, Decode takes the description with
+// that address from the peer's route and returns it as f.Remote.Memory. The error matches
+// channel.ErrProtocol if text has the wrong size or the peer has described nothing at the address,
+// and channel.ErrAborted if the sender closed before this end opened. After an error f must not be
+// used.
 func (p *native) Decode(conn int, text []byte) (f onesided.Frame, err error) {
 	want, what := announcementSize, "announcement"
 	if conn == 1 {
@@ -82,7 +91,9 @@ func (p *native) Decode(conn int, text []byte) (f onesided.Frame, err error) {
 	return f, nil
 }
 
-// Describe implements [onesided.Protocol].
+// Describe implements [onesided.Protocol]. It returns a new description of src and adds it to the
+// route of this end, where the peer can claim it. The description retains src until it is revoked
+// or finished. The error is always nil.
 func (p *native) Describe(src device.Buffer) (onesided.Source, error) {
 	o := newDescription()
 	o.reset(src)
@@ -90,7 +101,10 @@ func (p *native) Describe(src device.Buffer) (onesided.Source, error) {
 	return o, nil
 }
 
-// Pull implements [onesided.Protocol]. It reports the outcome to the sender in the description.
+// Pull implements [onesided.Protocol]. It copies the tensor that r.Memory describes into r.Buf. It
+// stops between two chunks if the sender has revoked the description, with the error
+// channel.ErrAborted, or if r.Stopped returns an error, with that error. It stores the outcome in
+// the description, for the sender, and returns it.
 func (p *native) Pull(r *onesided.Recv) error {
 	o := r.Memory.(*description)
 	err := copyDescribed(r.Buf, o, func() error {
@@ -103,10 +117,12 @@ func (p *native) Pull(r *onesided.Recv) error {
 	return err
 }
 
-// Revoke implements [onesided.Source].
+// Revoke implements [onesided.Source]. It withdraws the tensor, and waits until the receiver does
+// not use the memory any more, for one chunk of a running copy at most.
 func (o *description) Revoke() { o.revoke() }
 
-// Copied implements [onesided.Source].
+// Copied implements [onesided.Source]. It returns nil if the receiver has stored in o that it
+// copied all bytes, and otherwise an error that matches channel.ErrProtocol.
 func (o *description) Copied() error {
 	if result, done := o.outcome(); !done || result != nil {
 		return protocolError("a completion of a tensor that was not copied")

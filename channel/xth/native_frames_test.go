@@ -32,7 +32,8 @@ func (r *recorded) WriteFrames(frames ...transport.Frame) error {
 	return r.Conn.WriteFrames(frames...)
 }
 
-// written returns the frames. Addresses other than 0 are replaced by the text "address".
+// written returns the recorded frames in hexadecimal. The text "address" replaces an address that
+// is not 0.
 func (r *recorded) written() []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -46,7 +47,8 @@ func (r *recorded) written() []string {
 	return out
 }
 
-// The frames that two ends exchange are fixed, because they are used between versions.
+// Two ends of the native dialect exchange exactly these frames for three tensors and an aborted
+// one. The frames must not change, because other versions of the library read them.
 func TestNativeFrames(t *testing.T) {
 	near, far := connections(t)
 	var all []*recorded

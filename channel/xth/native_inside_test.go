@@ -15,7 +15,8 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
 
-// The global table retains nothing of tensors that were copied, or aborted by either end at any time.
+// The table of this process retains no descriptions of tensors that were copied, or aborted by
+// either end at any time, and no routes after both ends have closed.
 func TestNativeKeepsNothing(t *testing.T) {
 	near, far := connect(t, connections)
 	ignore := func(error) {}
@@ -51,7 +52,8 @@ func TestNativeKeepsNothing(t *testing.T) {
 	require.Zero(t, openRoutes(near[0]))
 }
 
-// A copy stops within a chunk after the sender has revoked the tensor, and its Recv waits for an Abort.
+// When the sender revokes a tensor that is being copied, the copy stops after one chunk, and the
+// Recv does not complete until it is aborted.
 func TestNativeCopyingEndsWithinAChunk(t *testing.T) {
 	near, far := connect(t, connections)
 	ch := openAs(t, true, func(error) {}, near...)
@@ -90,8 +92,9 @@ func (p hooked) Pull(r *onesided.Recv) error {
 	return p.native.Pull(r)
 }
 
-// An Abort, or the end of the channel, stops a copy within a chunk and completes its Recv. A tensor whose
-// last chunk was under way has arrived.
+// An Abort, or the end of the channel, stops a copy after one chunk, and the Recv then completes
+// with the cause. If that chunk was the last one, the Recv succeeds, and after an Abort the sender
+// gets a completion.
 func TestNativeReceiverStopsCopying(t *testing.T) {
 	for name, stop := range map[string]func(e *onesided.Engine, r *onesided.Recv) error{
 		"receiver aborts": func(e *onesided.Engine, r *onesided.Recv) error {

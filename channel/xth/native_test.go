@@ -18,7 +18,8 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
 
-// openNative creates one end over conns, and returns the errors passed to Broken.
+// openNative returns a new end over conns, in the native dialect, and a channel that receives the
+// errors passed to Link.Broken. The end is closed at the end of the test.
 func openNative(t testing.TB, conns []transport.Conn) (channel.Channel, <-chan error) {
 	t.Helper()
 	broken := make(chan error, 2)
@@ -35,7 +36,8 @@ func openNative(t testing.TB, conns []transport.Conn) (channel.Channel, <-chan e
 	return ch, broken
 }
 
-// nativeAlone creates one end whose peer is the test.
+// nativeAlone returns a new end in the native dialect, a channel that receives the errors passed to
+// Link.Broken, and the two connections with which the test acts as the peer.
 func nativeAlone(t *testing.T) (ch channel.Channel, broken <-chan error, announcements, completions transport.Conn) {
 	t.Helper()
 	near, far := connections(t)
@@ -43,7 +45,8 @@ func nativeAlone(t *testing.T) (ch channel.Channel, broken <-chan error, announc
 	return ch, broken, far[0], far[1]
 }
 
-// frame is what native ends write: numbers of eight bytes.
+// frame returns a frame that consists of numbers, eight bytes each and little-endian, as native
+// ends write it.
 func frame(numbers ...uint64) transport.Frame {
 	var p []byte
 	for _, n := range numbers {
@@ -52,8 +55,8 @@ func frame(numbers ...uint64) transport.Frame {
 	return transport.Frame{p}
 }
 
-// An announcement is an id and an address; a revocation has the address 0, and nothing is sent for
-// empty tensors.
+// An announcement consists of the id of the transfer and an address that is not 0. After an Abort,
+// an announcement of the same id with the address 0 follows. Nothing is sent for an empty tensor.
 func TestNativeAnnouncements(t *testing.T) {
 	ch, _, announcements, _ := nativeAlone(t)
 	ch.Send(1, device.Bytes(nil), func(error) {})
@@ -68,7 +71,9 @@ func TestNativeAnnouncements(t *testing.T) {
 	require.Equal(t, []byte(frame(1<<40, 0)[0]), readFrame(t, announcements))
 }
 
-// Addresses in frames are looked up, not dereferenced, and false completions are rejected.
+// An announced address that is not that of a description, a completion of a tensor that was not
+// copied, and a frame of the wrong size end the channel with channel.ErrProtocol. No byte is
+// copied.
 func TestNativeHostileFrames(t *testing.T) {
 	secret := bytes.Repeat([]byte("secret"), 100)
 	own := uint64(uintptr(unsafe.Pointer(&secret[0])))
@@ -106,7 +111,7 @@ func TestNativeHostileFrames(t *testing.T) {
 	}
 }
 
-// Late frames about completed transfers are ignored.
+// Completions and revocations of unknown transfers, which may have ended before, are ignored.
 func TestNativeLateFrames(t *testing.T) {
 	ch, broken, announcements, completions := nativeAlone(t)
 	require.NoError(t, completions.WriteFrames(frame(1), frame(2)))
@@ -120,7 +125,8 @@ func TestNativeLateFrames(t *testing.T) {
 	require.ErrorContains(t, <-broken, "not copied")
 }
 
-// A description of one connection cannot be claimed over another, or twice.
+// A description that was announced over one connection cannot be claimed over another one: the Recv
+// fails with channel.ErrProtocol, and no byte is copied.
 func TestNativeDescriptionsAreForOneConnection(t *testing.T) {
 	sender, _, announcements, _ := nativeAlone(t)
 	sender.Send(1, device.Bytes([]byte("secret")), func(error) {})
@@ -136,7 +142,8 @@ func TestNativeDescriptionsAreForOneConnection(t *testing.T) {
 	require.Equal(t, make([]byte, 6), dst)
 }
 
-// An id is announced once: a second announcement is refused, also if another description is announced.
+// If the same id is announced twice, even with different descriptions, the channel ends with
+// channel.ErrProtocol, and no byte is copied.
 func TestNativeAnnouncedTwice(t *testing.T) {
 	for name, recv := range map[string]bool{"without a Recv": false, "with a held Recv": true} {
 		t.Run(name, func(t *testing.T) {
@@ -189,8 +196,9 @@ func TestNativeUnequalLengths(t *testing.T) {
 	require.ErrorIs(t, <-fromBroken, io.EOF)
 }
 
-// A tensor whose memory cannot be used fails at its own end. The other end waits for an Abort, and no
-// other tensor is affected.
+// A Send or Recv of device memory, or of memory whose stream has failed, fails with that error. The
+// other end does not complete until it is aborted. Later tensors arrive, and the channel does not
+// end.
 func TestNativeMemoryThatCannotBeUsed(t *testing.T) {
 	kind := delayed.New("npu", 1)
 	t.Cleanup(kind.Close)
@@ -238,7 +246,8 @@ func TestNativeMemoryThatCannotBeUsed(t *testing.T) {
 	require.Empty(t, toBroken)
 }
 
-// A receiver whose description was revoked waits for an Abort, and does not use another description.
+// A Recv whose tensor the sender has revoked does not complete until it is aborted, and a later
+// tensor arrives in its own Recv.
 func TestNativeRevokedDescription(t *testing.T) {
 	near, far := connections(t)
 	from, _ := openNative(t, near)

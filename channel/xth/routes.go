@@ -35,8 +35,9 @@ type routeTable struct {
 	orphans fifo.Queue[*route] // left by their senders, not joined by a receiver
 }
 
-// joinSender returns the route with the endpoints e for use by its sender. If there is none it creates
-// one. The sender must call leaveSender once.
+// joinSender adds the sender as a user of the route with the endpoints e, and returns the route. It
+// creates the route if there is none, or if an earlier sender left that route before a receiver
+// joined. The sender must call leaveSender once.
 func (r *routeTable) joinSender(e endpoints) *route {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -48,8 +49,8 @@ func (r *routeTable) joinSender(e endpoints) *route {
 	return rt
 }
 
-// joinReceiver returns the route with the endpoints e for use by its receiver. If there is none it
-// creates one. The receiver must call leaveReceiver once.
+// joinReceiver adds the receiver as a user of the route with the endpoints e, and returns the
+// route. It creates the route if there is none. The receiver must call leaveReceiver once.
 func (r *routeTable) joinReceiver(e endpoints) *route {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -90,9 +91,9 @@ func (r *routeTable) leaveReceiver(rt *route) {
 	}
 }
 
-// keepOrphan keeps rt, which its sender has left before a receiver joined, so that a receiver can find
-// out that the sender has closed. If there are too many such routes it drops the oldest. The caller
-// holds mu.
+// keepOrphan keeps rt in the table, although its sender has left before a receiver joined, so that
+// the receiver finds out that the sender has closed. If the table then has more than maxOrphans
+// such routes, keepOrphan drops the oldest, unless it has users again. The caller holds mu.
 func (r *routeTable) keepOrphan(rt *route) {
 	r.orphans.Push(rt)
 	if r.orphans.Len() > maxOrphans {
@@ -125,9 +126,9 @@ func (r *route) add(o *description) {
 	r.descriptions[o.address()] = o
 }
 
-// claim removes the description with the announced address and returns it. The error matches
-// channel.ErrAborted if the sender closed before the receiver joined, and channel.ErrProtocol if the
-// peer made up the address.
+// claim removes the description with the announced address from the route and returns it. The error
+// matches channel.ErrAborted if the sender left before the receiver joined, and channel.ErrProtocol
+// if the route has no description with that address.
 func (r *route) claim(address uint64) (*description, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -143,8 +144,8 @@ func (r *route) claim(address uint64) (*description, error) {
 	}
 }
 
-// abandon drops the descriptions, which the sender has revoked or is about to revoke, and reports
-// whether there were any. claim then fails.
+// abandon drops all descriptions of the route, and reports whether there were any. claim then fails
+// with errSenderClosed. The sender must have revoked these descriptions, or revoke them soon.
 func (r *route) abandon() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()

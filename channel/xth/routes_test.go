@@ -15,7 +15,8 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/transport/mem"
 )
 
-// openRoutes counts the entries of the global table for the ends of a connection.
+// openRoutes returns the number of routes, 0 to 2, that the table of this process has between the
+// two addresses of c.
 func openRoutes(c transport.Conn) (n int) {
 	table.mu.Lock()
 	defer table.mu.Unlock()
@@ -27,8 +28,8 @@ func openRoutes(c transport.Conn) (n int) {
 	return n
 }
 
-// connect returns both ends of the requested number of connections. Their addresses were not used
-// before, because the table may contain those.
+// connect returns both ends of n new connections, which are closed at the end of the test. Their
+// addresses were never used before, because the table of routes may contain old ones.
 func connect(t *testing.T, n int) (near, far []transport.Conn) {
 	t.Helper()
 	tr := mem.New(nil)
@@ -59,7 +60,8 @@ func openAs(t *testing.T, native bool, broken func(error), conns ...transport.Co
 	return ch
 }
 
-// The table contains only what open ends need.
+// The table of this process has one route for each direction of an open channel, and none after
+// both ends have closed.
 func TestRoutesLiveAsLongAsTheirEnds(t *testing.T) {
 	near, far := connect(t, connections)
 	from, to := open(t, near...), open(t, far...)
@@ -72,7 +74,9 @@ func TestRoutesLiveAsLongAsTheirEnds(t *testing.T) {
 	require.Zero(t, openRoutes(near[0]))
 }
 
-// A sender that closes before its peer has opened its end does not break the protocol.
+// If a sender announces a tensor and closes before its peer has opened its end, the Recv and the
+// channel of the peer end with channel.ErrAborted, and not with channel.ErrProtocol. No route
+// remains.
 func TestSenderClosesBeforePeerOpens(t *testing.T) {
 	for name, native := range map[string]bool{"compatible": false, "native": true} {
 		t.Run(name, func(t *testing.T) {
@@ -94,7 +98,8 @@ func TestSenderClosesBeforePeerOpens(t *testing.T) {
 	}
 }
 
-// leaveEarly creates an end that announces a tensor, and closes it.
+// leaveEarly opens an end over conns, sends a tensor, waits until the tensor has been announced,
+// and closes the end.
 func leaveEarly(t *testing.T, native bool, conns []transport.Conn) {
 	t.Helper()
 	written := make(chan int, 1)
@@ -104,8 +109,8 @@ func leaveEarly(t *testing.T, native bool, conns []transport.Conn) {
 	require.NoError(t, from.Close(nil))
 }
 
-// The number of routes without a receiver is bounded. A receiver of a dropped route gets a protocol
-// error.
+// The table keeps at most maxOrphans routes that a sender has left before a receiver joined. A
+// receiver of a dropped route gets channel.ErrProtocol, and one of a kept route channel.ErrAborted.
 func TestOrphanedRoutesAreBounded(t *testing.T) {
 	r := routeTable{open: make(map[endpoints]*route)}
 	of := func(i int) endpoints { return endpoints{from: strconv.Itoa(i)} }
@@ -121,7 +126,8 @@ func TestOrphanedRoutesAreBounded(t *testing.T) {
 	require.ErrorIs(t, err, channel.ErrAborted)
 }
 
-// A connection may have the addresses of an earlier one.
+// A new connection can have the addresses of an earlier one whose sender has left: its descriptions
+// can be claimed.
 func TestReusedAddresses(t *testing.T) {
 	r := routeTable{open: make(map[endpoints]*route)}
 	rt := r.joinSender(endpoints{})
@@ -152,8 +158,8 @@ func (o *observed) WriteFrames(frames ...transport.Frame) error {
 	return err
 }
 
-// A sender that closes before its peer has claimed an announced tensor does not break the protocol: the
-// peer finds it revoked.
+// If a sender closes before its peer has received an announced tensor, the Recv of the peer fails
+// with channel.ErrAborted.
 func TestSenderClosesBeforePeerReceives(t *testing.T) {
 	near, far := connect(t, connections+1)
 	written := make(chan int, 10)
@@ -174,7 +180,8 @@ func TestSenderClosesBeforePeerReceives(t *testing.T) {
 	require.NoError(t, to.Close(nil))
 }
 
-// A copy stops within a chunk.
+// A copy stops after one chunk if the receiver aborts or closes, the sender revokes the tensor, or
+// the connection ends, and returns the error for that.
 func TestCopyingEndsWithinAChunk(t *testing.T) {
 	stop := errors.New("enough")
 	for _, c := range []struct {

@@ -42,7 +42,8 @@ type Factory struct {
 
 var _ channel.Factory = Factory{}
 
-// New returns a factory.
+// New returns a factory of channels. The zero Factory cannot be used. Viable tests the system at
+// its first call and keeps the result.
 func New() Factory {
 	return Factory{viable: probe.Once(Name, func() error {
 		_, err := sysid.Process()
@@ -50,12 +51,13 @@ func New() Factory {
 	})}
 }
 
-// Viable returns nil, or an error that matches errors.ErrUnsupported if the system does not identify
-// processes as TensorPipe requires, which is so on all systems but Linux.
+// Viable returns nil if this process can be identified as TensorPipe requires. Otherwise the error
+// matches [errors.ErrUnsupported], as on all systems but Linux. The system is tested at the first
+// call only.
 func (f Factory) Viable() error { return f.viable() }
 
-// DeviceDescriptors returns the descriptor of cpu:0, which identifies the machine and this process, or
-// nil if the channel is not viable.
+// DeviceDescriptors returns a new map with the descriptor of cpu:0, or nil if the channel is not
+// viable. The descriptor identifies the machine and this process.
 func (f Factory) DeviceDescriptors() map[device.Device]string {
 	process, err := sysid.Process()
 	if err != nil {
@@ -64,15 +66,18 @@ func (f Factory) DeviceDescriptors() map[device.Device]string {
 	return map[device.Device]string{device.CPU(): process}
 }
 
-// CanCommunicate reports whether the descriptors are equal, so that both ends are in the same process.
-// A peer elsewhere that copies a descriptor finds no descriptions of tensors.
+// CanCommunicate reports whether the descriptors are equal: both ends are in the same process. If a
+// peer in another process copies a descriptor, the channel is opened, but its transfers fail.
 func (f Factory) CanCommunicate(local, remote string) bool { return local == remote }
 
-// Connections returns 2.
+// Connections returns 2 for both dialects: tensors are announced on the first connection, and
+// completions return on the second.
 func (f Factory) Connections(bool) int { return connections }
 
-// New returns this end of a channel. It does not wait for the peer. The end owns the connections of
-// link. If New fails, it has closed them, and the error is a [*channel.Error].
+// New returns this process's end of a channel, which owns the connections and the Host of link. It
+// does not wait for the peer. It fails if link has the wrong number of connections or the channel
+// is not viable. It has then closed the connections and the Host of link, and the error is a
+// [*channel.Error].
 func (f Factory) New(_ context.Context, link channel.Link, _ channel.Role) (channel.Channel, error) {
 	err := channel.CheckLink(link, connections)
 	if err == nil {

@@ -28,7 +28,7 @@ var transports = []struct {
 	{"shm", func() transport.Transport { return shm.New() }, ""},
 }
 
-// viable is tr, for tests that are left out where it does not work.
+// viable returns tr if tr works on this machine, and otherwise skips the test.
 func viable(t testing.TB, tr transport.Transport) transport.Transport {
 	t.Helper()
 	if err := tr.Viable(); err != nil {

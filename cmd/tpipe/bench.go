@@ -154,9 +154,10 @@ func (b *benchmark) run(ctx context.Context, s streams) error {
 	return errors.Join(svg.write(drawing.chart()), traceFile.write(trace))
 }
 
-// partner returns the library that -peer names, after building it, or nil if -peer is not set; then it
-// sets pairs to 1. The error is a *usageError if the flags about the peer are invalid or the peer can
-// measure none of the specs. Otherwise it is that of building the library.
+// partner checks the flags about the peer, builds the library that -peer names, and returns it.
+// Without -peer it sets b.pairs to 1 and returns nil, nil. The error is a *usageError if these
+// flags are invalid, or if the peer can measure none of specs. Otherwise it is that of building the
+// library.
 func (b *benchmark) partner(specs []bench.Spec) (*bench.Libtensorpipe, error) {
 	var peer bench.Libtensorpipe
 	switch {
@@ -185,9 +186,9 @@ func (b *benchmark) partner(specs []bench.Spec) (*bench.Libtensorpipe, error) {
 	return nil, usageErrorf("-peer %s: %w", b.peer, withoutPrefix(none))
 }
 
-// withoutPrefix returns err unchanged unless it matches bench.ErrSpec. Otherwise it returns a new error
-// with the text of err, without the prefix of bench.ErrSpec, which repeats the name of the command. The
-// new error does not match bench.ErrSpec.
+// withoutPrefix returns err unchanged if it does not match bench.ErrSpec. Otherwise it returns a
+// new error with the text of err, from which it removes the text of bench.ErrSpec: that text
+// repeats the name of the command. The new error does not match bench.ErrSpec.
 func withoutPrefix(err error) error {
 	if !errors.Is(err, bench.ErrSpec) {
 		return err
@@ -233,9 +234,10 @@ type benchRun struct {
 	show       []benchReport
 }
 
-// all measures the specs in their order and reports each result. After a path that does not exist here
-// it skips the specs that follow for the same path. The error is that of a measurement or of a report;
-// it is errInterrupted if a signal has ended ctx.
+// all measures specs in order and passes each result to every report in r.show. If the path of a
+// spec does not exist here, it passes the reason to the reports once, and skips the specs that
+// follow for the same path. It stops at the first other error of a measurement or of a report, and
+// returns it, or errInterrupted if a signal has ended ctx.
 func (r *benchRun) all(ctx context.Context, specs []bench.Spec) error {
 	missing := "" // the last path that was found not to exist
 	for _, spec := range specs {
@@ -264,9 +266,10 @@ func (r *benchRun) all(ctx context.Context, specs []bench.Spec) error {
 	return nil
 }
 
-// compare measures this library, and the peer if there is one and it has the path. If the peer does not
-// have it, WhyB of the result is the reason; without a peer WhyB is nil. The error is that of
-// bench.Compare.
+// compare measures spec with this library and, if there is a peer that has the path of spec, with
+// the peer. If the peer does not have the path, the field WhyB of the result is the reason. Without
+// a peer WhyB is nil. The error is that of bench.Compare; it matches bench.ErrPath if neither has
+// the path.
 func (r *benchRun) compare(ctx context.Context, spec bench.Spec) (*bench.Comparison, error) {
 	if r.peer == nil {
 		return bench.Compare(ctx, r.self, nil, spec, r.pairs, r.yardsticks...)
@@ -281,11 +284,11 @@ func (r *benchRun) compare(ctx context.Context, spec bench.Spec) (*bench.Compari
 	return bench.Compare(ctx, r.self, *r.peer, spec, r.pairs, r.yardsticks...)
 }
 
-// pathName returns the transports and channels that the user selected with a spec, in the form
-// "transport/channel".
+// pathName returns the transports and the channels that s asks for as "transport/channel". Several
+// names are separated by commas, and "auto" stands for none.
 func pathName(s bench.Spec) string { return orAuto(s.Transports) + "/" + orAuto(s.Channels) }
 
-// orAuto returns the names of list, separated by commas, or auto if it is empty.
+// orAuto returns the names in list, separated by commas, or "auto" if list is empty.
 func orAuto(list []string) string {
 	if len(list) == 0 {
 		return auto

@@ -24,7 +24,9 @@ type benchSeries struct {
 	roundTrips, rates map[int][]float64 // by size; several where several paths measured the same yardstick
 }
 
-// measured implements benchReport.
+// measured adds the results in runs to the chart: those of this library, of the peer, and of the
+// yardsticks, each if it was measured. It sets the note of the chart, which has options of spec and
+// the number of pairs. It returns nil.
 func (d *benchDrawing) measured(spec bench.Spec, runs *bench.Comparison) error {
 	common := spec
 	common.Named, common.OneProcess = false, false
@@ -53,11 +55,11 @@ func (d *benchDrawing) measured(spec bench.Spec, runs *bench.Comparison) error {
 	return nil
 }
 
-// absent implements benchReport. It does nothing: a path without results is not drawn.
+// absent does nothing and returns nil: a path without results is not drawn.
 func (d *benchDrawing) absent(bench.Spec, error) error { return nil }
 
-// line returns the series of the library subject on a path. It adds a new series if there is none.
-// Yardsticks have the path "".
+// line returns the series of d for the library or yardstick subject on path, and adds an empty one
+// with that kind if there is none. For yardsticks path is "".
 func (d *benchDrawing) line(path, subject string, kind chart.Kind) *benchSeries {
 	for _, s := range d.series {
 		if s.path == path && s.subject == subject {
@@ -69,8 +71,8 @@ func (d *benchDrawing) line(path, subject string, kind chart.Kind) *benchSeries 
 	return s
 }
 
-// hue returns the colour number for a new series: that of another series of the same path, or a free
-// one. Each yardstick (chart.Bound) gets its own number.
+// hue returns the number of the colour for a new series. Libraries on the same path share a number,
+// and every yardstick, which has the kind chart.Bound, gets a number that no other yardstick has.
 func (d *benchDrawing) hue(path string, kind chart.Kind) int {
 	next := 0
 	for _, s := range d.series {
@@ -85,15 +87,17 @@ func (d *benchDrawing) hue(path string, kind chart.Kind) int {
 	return next
 }
 
-// add adds the medians of results, which have the same size, to the series.
+// add adds the median round trip and the median rate of results to the series. results are the runs
+// of one library or yardstick with tensors of the same size, and must not be empty.
 func (s *benchSeries) add(results []*bench.Result) {
 	size := results[0].SizeBytes
 	s.roundTrips[size] = append(s.roundTrips[size], bench.Median(results, bench.RTT))
 	s.rates[size] = append(s.rates[size], bench.Median(results, bench.Bandwidth))
 }
 
-// chart returns the chart of all results, with a panel for latency and one for bandwidth. Values of 0
-// were not measured and are not drawn.
+// chart returns a chart of all results, with a panel for round trips and one for the rate one way.
+// Series of yardsticks come last, and values of 0, which were not measured, are not drawn. It sorts
+// d.series.
 func (d *benchDrawing) chart() *chart.Chart {
 	c := &chart.Chart{
 		Title: "Pipes between two processes", Note: d.facts,
@@ -111,8 +115,8 @@ func (d *benchDrawing) chart() *chart.Chart {
 	return c
 }
 
-// points returns a point for each size of the map, ordered by size. The value of a point is the mean of
-// the values of its size. Sizes whose values are all 0 are left out.
+// points returns one point for each key of values, which is a size, ordered by size. The value of
+// the point is the mean of the values of that size. A size whose values are all 0 gets no point.
 func points(values map[int][]float64) (out []chart.Point) {
 	for size, all := range values {
 		sum := 0.0

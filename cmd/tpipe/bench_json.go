@@ -32,8 +32,9 @@ type benchRatios struct {
 	CPU        *float64 `json:"cpu_ratio"`  // likewise
 }
 
-// newBenchRatios returns the figures of one subject divided by those of another. of holds the results
-// of the first subject, and by those of the second. Neither may be empty.
+// newBenchRatios returns the figures of one subject divided by those of another one. of has the
+// results of the subject in the numerator and by those of the other, one for each pair of runs;
+// neither may be empty. A ratio is nil if one of the two has no such figure.
 func newBenchRatios(of, by []*bench.Result) benchRatios {
 	a, b := of[0], by[0]
 	ratio := func(f bench.Figure) *float64 {
@@ -65,7 +66,10 @@ type benchLines struct{ json *json.Encoder }
 
 func newBenchLines(out io.Writer) *benchLines { return &benchLines{json.NewEncoder(out)} }
 
-// measured implements benchReport. It prints the runs in the order of the pairs, then the ratios.
+// measured prints one line of JSON for each run, in the order of the pairs, and then one with the
+// ratios for each two subjects that are compared: the two libraries, and a library and a yardstick.
+// A line with the reason follows for a library that could not be measured. measured stops at the
+// first error of writing and returns it.
 func (l *benchLines) measured(spec bench.Spec, runs *bench.Comparison) error {
 	var lines []any
 	sticks := benchYardsticks(runs)
@@ -96,8 +100,9 @@ func (l *benchLines) measured(spec bench.Spec, runs *bench.Comparison) error {
 	return l.print(lines...)
 }
 
-// benchYardsticks returns the results of each yardstick that was measured, in a fixed order; each list
-// has one result for each pair.
+// benchYardsticks returns the results in runs of each yardstick that was measured, in the order of
+// bench.Yardsticks. Each inner list belongs to one yardstick, has one result for each pair of runs,
+// and shares memory with runs.
 func benchYardsticks(runs *bench.Comparison) (out [][]*bench.Result) {
 	for _, y := range bench.Yardsticks(bench.Program{}) {
 		if results := runs.Yardsticks[y.Name()]; len(results) > 0 {
@@ -107,18 +112,19 @@ func benchYardsticks(runs *bench.Comparison) (out [][]*bench.Result) {
 	return out
 }
 
-// absent implements benchReport. It prints one line with the reason.
+// absent prints one line of JSON, with this library as the subject, the path of spec, and why, the
+// reason why the path was not measured. It returns the error of writing.
 func (l *benchLines) absent(spec bench.Spec, why error) error {
 	return l.print(newBenchAbsent(bench.Go{}.Name(), spec, nil, why))
 }
 
-// newBenchAbsent returns the line for a subject that cannot measure the path of spec, with the reason
-// why. A nil size stands for all sizes.
+// newBenchAbsent returns the JSON line for subject, a library that cannot measure the path of spec,
+// with the reason why. size is the size that was not measured, or nil for all sizes.
 func newBenchAbsent(subject string, spec bench.Spec, size *int, why error) benchAbsent {
 	return benchAbsent{subject, orAuto(spec.Transports), orAuto(spec.Channels), size, oneLine(why)}
 }
 
-// print prints each of lines as JSON. It stops at the first error and returns it.
+// print writes each of lines as one line of JSON. It stops at the first error and returns it.
 func (l *benchLines) print(lines ...any) error {
 	for _, line := range lines {
 		if err := l.json.Encode(line); err != nil {

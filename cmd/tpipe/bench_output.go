@@ -15,8 +15,9 @@ type outputFile struct {
 	fresh bool // the file did not exist, or was empty
 }
 
-// openOutput opens the file at path, the value of flag. It returns nil, nil if path is empty. The
-// content of an existing file is kept until write. The caller must call write or discard.
+// openOutput opens the file at path for writing and creates it if it does not exist. It keeps the
+// file's content until write is called. flag is the name of the flag with that path, for error
+// messages. If path is empty it returns nil, nil. The caller must call write or discard.
 func openOutput(flag, path string) (*outputFile, error) {
 	if path == "" {
 		return nil, nil
@@ -33,7 +34,8 @@ func openOutput(flag, path string) (*outputFile, error) {
 	return &outputFile{flag: flag, file: f, fresh: info.Size() == 0}, nil
 }
 
-// write replaces the content of the file with that of from, and closes it. It does nothing if o is nil.
+// write replaces the content of the file with the bytes that from.WriteTo writes, and closes the
+// file, also after an error. It does nothing and returns nil if o is nil.
 func (o *outputFile) write(from io.WriterTo) error {
 	if o == nil {
 		return nil
@@ -48,7 +50,8 @@ func (o *outputFile) write(from io.WriterTo) error {
 	return nil
 }
 
-// discard closes the file, and removes it if it was empty or did not exist. It does nothing if o is nil.
+// discard closes the file without writing to it, and removes it if it did not exist or was empty
+// when it was opened. It ignores errors, and does nothing if o is nil.
 func (o *outputFile) discard() {
 	if o == nil {
 		return

@@ -16,7 +16,8 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/bench"
 )
 
-// figures returns a result whose figures all are v, in their units.
+// figures returns a result of subject on the path uv/cma for tensors of size bytes. Every figure of
+// it is v in its own unit.
 func figures(subject string, size int, v float64) *bench.Result {
 	p := &bench.Percentiles{P50: v, P90: v, P99: v}
 	return &bench.Result{
@@ -31,8 +32,8 @@ func benchSpec(size int) bench.Spec {
 
 var errNoPath = &bench.PathError{What: "channel cma", Err: errors.New("forbidden")}
 
-// feed reports one size that both libraries have, one that only the peer has, and a path that
-// neither has.
+// feed passes three results to the report: one for a size that both libraries have, one for a size
+// that only the peer has, with a yardstick, and a path that neither library has.
 func feed(t *testing.T, to benchReport) {
 	t.Helper()
 	const small, large = 8, 1 << 20
@@ -64,7 +65,8 @@ transport uv, channel cma: not measured: channel cma: forbidden
 `, out.String())
 }
 
-// feedTwoPaths gives a report one size for which the libraries took different paths.
+// feedTwoPaths passes one result to the report, in which the two libraries used different paths:
+// this library TCP, and the peer shared memory.
 func feedTwoPaths(t *testing.T, to benchReport) {
 	t.Helper()
 	spec, size := benchSpec(1<<20), 1<<20
@@ -78,7 +80,8 @@ func feedTwoPaths(t *testing.T, to benchReport) {
 	}))
 }
 
-// Tensors that did not travel over TCP are not compared with TCP.
+// TestBenchTableOfTwoPaths checks the table for libraries on different paths: the heading names the
+// peer's path, and only the library that used TCP is compared with plain TCP.
 func TestBenchTableOfTwoPaths(t *testing.T) {
 	var out bytes.Buffer
 	feedTwoPaths(t, &benchTable{out: &out})
@@ -113,7 +116,8 @@ func TestBenchDrawingOfTwoPaths(t *testing.T) {
 	require.NotEqual(t, c.Series[0].Hue, c.Series[1].Hue)
 }
 
-// Round trips and messages one way may use different routes; a phase that was not measured has none.
+// TestBenchVia checks the column "via": one route if round trips and one-way messages used the same
+// one or only one of them was measured, both if they differ, and "-" if there is none.
 func TestBenchVia(t *testing.T) {
 	for want, r := range map[string]bench.Result{
 		"cma":        {TripRoute: "cma", OneWayRoute: "cma"},
@@ -142,7 +146,8 @@ func TestBenchLinesOfBoth(t *testing.T) {
 	require.Equal(t, 2, strings.Count(out.String(), `"not_measured":"channel cma: forbidden"`))
 }
 
-// A path that does not exist is tried once and not for each size.
+// TestBenchMissingPath checks that a path that does not exist is measured and reported once, even
+// if several specs for different sizes name it.
 func TestBenchMissingPath(t *testing.T) {
 	var out bytes.Buffer
 	missing := absentSubject{}
@@ -176,7 +181,8 @@ func TestBenchSVG(t *testing.T) {
 	}
 }
 
-// The chart has one line for each library, also if the peer's path differs.
+// TestBenchSVGWithPeer checks that the chart of a bench with a peer has one line for each library
+// and each yardstick, with the same number of points, also if the peer's path differs.
 func TestBenchSVGWithPeer(t *testing.T) {
 	if err := (bench.Libtensorpipe{}).Build(); errors.Is(err, errors.ErrUnsupported) {
 		t.Skip(err)
@@ -213,8 +219,8 @@ func requireXML(t *testing.T, text []byte) {
 	}
 }
 
-// The lines of a path share a colour, yardsticks have none, and sizes that were not measured
-// have no point.
+// TestBenchDrawing checks the series of a chart: libraries on the same path share a colour, another
+// path has another one, and sizes that a library did not measure have no point.
 func TestBenchDrawing(t *testing.T) {
 	d := &benchDrawing{}
 	feed(t, d)
@@ -234,7 +240,8 @@ func TestBenchDrawing(t *testing.T) {
 	require.NoError(t, f.write(c))
 }
 
-// A bench that fails keeps an existing file and removes a new one.
+// TestBenchOutputIsDiscarded checks that discard keeps the content of a file that existed and
+// removes a file that openOutput has created. An error of openOutput names the flag.
 func TestBenchOutputIsDiscarded(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "bench.svg")
 	d, err := openOutput("-svg", path)

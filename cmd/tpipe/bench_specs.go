@@ -9,8 +9,8 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/channel/xth"
 )
 
-// specs returns the measurements that the flags select, in the order in which they are made and
-// printed. The error is a *usageError.
+// specs returns one spec for each combination of -transport, -channel, -named and -size, in the
+// order in which they are measured and printed. The error is a *usageError if a flag is invalid.
 func (b *benchmark) specs() ([]bench.Spec, error) {
 	if b.depth == 0 {
 		return nil, usageErrorf("-depth 0: want 1 or more")
@@ -47,9 +47,9 @@ func (b *benchmark) specs() ([]bench.Spec, error) {
 	return out, nil
 }
 
-// messages returns a spec without a path for each combination of -named and -size. Each of them is
-// measured on every path. With -named=both, size 0 has one spec only, because there is no tensor whose
-// target could be named.
+// messages returns one spec for each combination of -named and -size. The caller sets the path in
+// copies of them. With -named=both it returns size 0 only once, with Named true, because a message
+// without a tensor has no target that could be named.
 func (b *benchmark) messages() (out []bench.Spec) {
 	for _, named := range b.named {
 		for _, size := range b.sizes {
@@ -64,7 +64,8 @@ func (b *benchmark) messages() (out []bench.Spec) {
 	return out
 }
 
-// spec returns a spec with the flags that concern all paths, for tensors of size bytes.
+// spec returns a spec for tensors of size bytes with all flags that are the same for every path.
+// The caller sets Named, OneProcess, the transport, the channel and the dialect.
 func (b *benchmark) spec(size int) bench.Spec {
 	roundTrips, messages := b.count, b.count
 	if b.count == 0 {
@@ -81,9 +82,9 @@ func (b *benchmark) spec(size int) bench.Spec {
 // maxColdTrips bounds the cold round trips, each of which takes more than 2 ms.
 const maxColdTrips = 200
 
-// combinations splits the list of the flag what into lists of one name each. The name auto becomes an
-// empty list, which selects the default of a pipe. The error is a *usageError for a name that is not
-// known.
+// combinations splits list, the value of the flag what, at its commas and returns a list for each
+// name, with that name as its only element. For the name auto the list is nil, which selects the
+// default of a pipe. The error is a *usageError if a name is neither auto nor in known.
 func combinations(what, list string, known []string) ([][]string, error) {
 	names := strings.Split(list, ",")
 	if err := checkNames(what, names, append([]string{auto}, known...)); err != nil {
@@ -103,7 +104,8 @@ func combinations(what, list string, known []string) ([][]string, error) {
 // sizeList is a flag.Value for a list of sizes, such as 0,8,64KiB.
 type sizeList []byteSize
 
-// Set implements flag.Value. It replaces the list by the sizes in text, which are separated by commas.
+// Set replaces the list by the sizes in text, which are separated by commas, such as "0,8,64KiB".
+// The error is that of the first size that is invalid; the list then has the sizes before it.
 func (l *sizeList) Set(text string) error {
 	*l = nil
 	for part := range strings.SplitSeq(text, ",") {
@@ -116,7 +118,8 @@ func (l *sizeList) Set(text string) error {
 	return nil
 }
 
-// String formats the value in the syntax of Set.
+// String returns the sizes separated by commas, such as "0B,8B,64KiB", in the syntax of Set. A size
+// that is no multiple of its unit is rounded.
 func (l *sizeList) String() string {
 	var parts []string
 	for _, size := range *l {
@@ -129,7 +132,8 @@ func (l *sizeList) String() string {
 // true, or both in turn.
 type namedFlag []bool
 
-// Set implements flag.Value. The values are true, false and both.
+// Set sets n to the value that text stands for: "true", "false" or "both". It returns an error for
+// any other text, and then leaves n unchanged.
 func (n *namedFlag) Set(text string) error {
 	switch text {
 	case "true":
@@ -144,7 +148,7 @@ func (n *namedFlag) Set(text string) error {
 	return nil
 }
 
-// String formats the value in the syntax of Set.
+// String returns "true", "false" or "both", in the syntax of Set. It returns "false" if n is empty.
 func (n *namedFlag) String() string {
 	switch {
 	case len(*n) == 2:
@@ -156,5 +160,5 @@ func (n *namedFlag) String() string {
 	}
 }
 
-// IsBoolFlag makes package flag accept -named without a value, as -named=true.
+// IsBoolFlag returns true, which makes package flag accept -named without a value, as -named=true.
 func (n *namedFlag) IsBoolFlag() bool { return true }

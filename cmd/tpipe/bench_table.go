@@ -18,7 +18,9 @@ type benchTable struct {
 	head string // heading of the current table
 }
 
-// measured implements benchReport. It prints a line for each library, and one with the ratios of two.
+// measured prints one line of the table for each library that was measured and, if both were, a
+// line with the ratios. If the heading differs from that of the current table, it first begins a
+// new table. It returns nil and ignores errors of writing.
 func (t *benchTable) measured(spec bench.Spec, runs *bench.Comparison) error {
 	first := measuredRuns(runs)[0]
 	columns := benchColumns{spec: spec, runs: runs, alone: benchWithoutPeer(runs)}
@@ -42,14 +44,15 @@ func (t *benchTable) measured(spec bench.Spec, runs *bench.Comparison) error {
 	return nil
 }
 
-// absent implements benchReport. It prints a heading with the reason and no table.
+// absent prints a heading with the path of spec and the reason why it was not measured, without a
+// table. It returns nil and ignores errors of writing.
 func (t *benchTable) absent(spec bench.Spec, why error) error {
 	t.section(fmt.Sprintf("transport %s, channel %s: not measured: %s", orAuto(spec.Transports), orAuto(spec.Channels), oneLine(why)))
 	return nil
 }
 
-// section prints a heading and makes it the current one. An empty line precedes it unless it is the
-// first.
+// section prints head and stores it as the heading of the current table. It prints an empty line
+// before every heading but the first.
 func (t *benchTable) section(head string) {
 	if t.head != "" {
 		fmt.Fprintln(t.out)
@@ -58,8 +61,8 @@ func (t *benchTable) section(head string) {
 	fmt.Fprintln(t.out, head)
 }
 
-// measuredRuns returns the results of this library, or those of the peer if this library was not
-// measured.
+// measuredRuns returns the results of this library in runs or, if this library was not measured,
+// those of the peer. The result shares memory with runs.
 func measuredRuns(runs *bench.Comparison) []*bench.Result {
 	if len(runs.A) > 0 {
 		return runs.A
@@ -67,8 +70,9 @@ func measuredRuns(runs *bench.Comparison) []*bench.Result {
 	return runs.B
 }
 
-// benchHead returns the heading of a table: path, dialect and options, which all its rows have in
-// common, and why a library is missing.
+// benchHead returns the heading of a table: the path, the dialect and the options, which all rows
+// of the table have in common. For a library that could not be measured, a line with the reason
+// follows. runs must have results.
 func benchHead(spec bench.Spec, runs *bench.Comparison) string {
 	first := measuredRuns(runs)[0]
 	path := fmt.Sprintf("transport %s, channel %s", first.Transport, first.Channel)
@@ -88,8 +92,8 @@ func benchHead(spec bench.Spec, runs *bench.Comparison) string {
 	return strings.Join(facts, ", ") + without("this library", runs.WhyA) + without(bench.Libtensorpipe{}.Name(), runs.WhyB)
 }
 
-// benchPairs returns the text about the pairs of runs whose medians are shown, as the only element; nil
-// without a peer.
+// benchPairs returns nil if no peer was to be measured. Otherwise it returns one text, such as
+// "medians of 5 pairs", with the number of pairs of runs in runs.
 func benchPairs(runs *bench.Comparison) []string {
 	if benchWithoutPeer(runs) {
 		return nil
@@ -97,7 +101,8 @@ func benchPairs(runs *bench.Comparison) []string {
 	return []string{"medians of " + plural(len(measuredRuns(runs)), "pair")}
 }
 
-// benchLanes returns a text with the number of lanes of the path of r, "" if it has none.
+// benchLanes returns a text with the largest number of lanes of r's channel, such as " with up to 4
+// lanes", or "" if the channel has no lanes.
 func benchLanes(r *bench.Result) string {
 	if r.Connections == 0 {
 		return ""
@@ -105,10 +110,12 @@ func benchLanes(r *bench.Result) string {
 	return " with up to " + plural(r.Connections, "lane")
 }
 
-// benchWithoutPeer reports whether runs compare no peer with this library.
+// benchWithoutPeer reports whether no peer was to be measured: runs has neither results of a peer
+// nor a reason why the peer has none.
 func benchWithoutPeer(runs *bench.Comparison) bool { return len(runs.B) == 0 && runs.WhyB == nil }
 
-// without returns a line with the reason why a library was not measured, "" if why is nil.
+// without returns a line break and a line which states that subject, a library, was not measured
+// for the reason why. It returns "" if why is nil.
 func without(subject string, why error) string {
 	if why == nil {
 		return ""
@@ -116,8 +123,9 @@ func without(subject string, why error) string {
 	return "\nwithout " + subject + ": " + oneLine(why)
 }
 
-// benchFacts returns the options of a spec other than path and size, one text for each that is worth
-// showing.
+// benchFacts returns a text for each option of spec that a heading shows: always the number of
+// messages in flight and the buffers, and any other option if it differs from its default. Path and
+// size are not among them.
 func benchFacts(spec bench.Spec) []string {
 	facts := []string{fmt.Sprint(spec.Depth, " in flight"), spec.Buffers + " buffers"}
 	if spec.Data != "" && spec.Data != bench.DataPattern {
@@ -148,7 +156,8 @@ type benchColumns struct {
 // benchWidths are the widths of the columns after the size and the subject.
 var benchWidths = []int{9, 9, 9, 9, 9, 11, 10, 12, 6, 12, 8, 8}
 
-// line joins the cells of a line. The subject is printed only if two libraries are compared.
+// line returns a line of the table with the given cells, each padded to the width of its column. It
+// leaves out subject, the name of the library, if no peer is measured. The line has no line break.
 func (c benchColumns) line(size, subject string, cells ...string) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "  %-8s", size)
@@ -161,7 +170,8 @@ func (c benchColumns) line(size, subject string, cells ...string) string {
 	return b.String()
 }
 
-// wire returns text as the only cell of the column "wire", or no cell if tensors are not compressed.
+// wire returns a list with text as the only cell, for the column "wire", or nil if tensors are not
+// compressed and there is no such column.
 func (c benchColumns) wire(text string) []string {
 	if c.spec.Compression == pipe.CompressionNone {
 		return nil
@@ -169,8 +179,8 @@ func (c benchColumns) wire(text string) []string {
 	return []string{text}
 }
 
-// row returns the line with the medians of results, which are those of one library. size and subject
-// are its first cells.
+// row returns the line of the table with the medians of results, the runs of one library. The first
+// cells are size and subject. results must not be empty.
 func (c benchColumns) row(size, subject string, results []*bench.Result) string {
 	figure := func(f bench.Figure) float64 { return bench.Median(results, f) }
 	rate, cpu := oneWay(results[0].SizeBytes, figure)
@@ -182,8 +192,9 @@ func (c benchColumns) row(size, subject string, results []*bench.Result) string 
 	return c.line(size, subject, append(cells, c.wire(fmt.Sprintf("%.3g %%", 100*results[0].WireShare))...)...)
 }
 
-// via returns the text of the column "via": the route of the tensors in the round trips and, if it
-// differs, after a slash the route of the one-way messages.
+// via returns the cell of the column "via": the route of the tensors in round trips and, if the
+// tensors of one-way messages took another route, a slash and that route. If only one of the two
+// routes is known it returns that one, and "-" if none is.
 func via(r *bench.Result) string {
 	if r.TripRoute == r.OneWayRoute || r.TripRoute == "" || r.OneWayRoute == "" {
 		return cmp.Or(r.TripRoute, r.OneWayRoute, "-")
@@ -191,16 +202,17 @@ func via(r *bench.Result) string {
 	return r.TripRoute + "/" + r.OneWayRoute
 }
 
-// benchApplies reports whether results may be compared with the yardstick of that name: plain TCP
-// applies only to tensors that were sent over TCP.
+// benchApplies reports whether the yardstick with that name may be compared with results, the runs
+// of one library. The one for plain TCP applies only to tensors that were sent over TCP; all others
+// always apply.
 func benchApplies(yardstick string, results []*bench.Result) bool {
 	var tcp bench.TCP
 	return yardstick != tcp.Name() || tcp.Carries(results[0])
 }
 
-// share returns a cell that compares results, those of one library, with the yardstick y: the library's
-// rate as a fraction of the yardstick's and, in brackets, the yardstick's rate in GB/s. It returns "-"
-// if y was not measured or does not apply.
+// share returns a cell that compares results, the runs of one library, with the yardstick y, such
+// as "0.95 (4.2)": the library's rate divided by the yardstick's, and the yardstick's rate in GB/s.
+// It returns "-" if y was not measured or does not apply.
 func (c benchColumns) share(results []*bench.Result, y bench.Yardstick) string {
 	measured := c.runs.Yardsticks[y.Name()]
 	if len(measured) == 0 || !benchApplies(y.Name(), results) {
@@ -209,8 +221,8 @@ func (c benchColumns) share(results []*bench.Result, y bench.Yardstick) string {
 	return fmt.Sprintf("%.2f (%.3g)", bench.Ratio(results, measured, bench.Bandwidth), bench.Median(measured, bench.Bandwidth))
 }
 
-// memcpyCPU returns a cell with the CPU time of results, those of one library, as a multiple of the CPU
-// time of a copy of the same bytes. It returns "-" if the copy was not measured.
+// memcpyCPU returns a cell with the CPU time of results, the runs of one library, divided by the
+// CPU time of a copy of the same bytes in memory. It returns "-" if the copy was not measured.
 func (c benchColumns) memcpyCPU(results []*bench.Result) string {
 	times := bench.Ratio(results, c.runs.Yardsticks[bench.Memcpy{}.Name()], bench.CPUPerMessage)
 	if times == 0 {
@@ -219,7 +231,8 @@ func (c benchColumns) memcpyCPU(results []*bench.Result) string {
 	return fmt.Sprintf("%.3g", times)
 }
 
-// p90 returns the 90th percentile of the warm round trips. It is a bench.Figure, as is p99.
+// p90 returns the 90th percentile of the round trips of r, cold ones excluded. p99 returns the
+// 99th. Both have the type of a bench.Figure.
 func p90(r *bench.Result) float64 { return r.RTT.P90 }
 func p99(r *bench.Result) float64 { return r.RTT.P99 }
 
@@ -227,7 +240,8 @@ func p99(r *bench.Result) float64 { return r.RTT.P99 }
 const smallMessage = 64 << 10
 
 // oneWay returns the cells with the rate and the CPU time of one-way messages of size bytes. figure
-// returns the value of a bench.Figure.
+// returns the median of a bench.Figure. From 64 KiB on the cells count bytes, as in "4.2 GB/s" and
+// "0.3 s/GB". Below, they count messages, as in "250 k/s" and "4 us".
 func oneWay(size int, figure func(bench.Figure) float64) (rate, cpu string) {
 	if size >= smallMessage {
 		return fmt.Sprintf("%.3g GB/s", figure(bench.Bandwidth)), fmt.Sprintf("%.3g s/GB", figure(bench.CPUPerGB))
@@ -239,5 +253,5 @@ func oneWay(size int, figure func(bench.Figure) float64) (rate, cpu string) {
 	return fmt.Sprintf("%.3g k/s", figure(bench.Rate)/1e3), cpu
 }
 
-// micros returns a number of microseconds as text.
+// micros returns us, a number of microseconds, as text with a unit: us, ms or s.
 func micros(us float64) string { return duration(time.Duration(us * 1e3)) }

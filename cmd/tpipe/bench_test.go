@@ -70,7 +70,8 @@ func TestBenchTable(t *testing.T) {
 	require.NotContains(t, stdout, "ratio", "there is nothing to compare with")
 }
 
-// With compression the table has one more column, and JSON one more field.
+// TestBenchCompress checks the table of a bench with -compress: the heading names the data and the
+// codec, and the column "wire" shows the fraction of the bytes that is sent.
 func TestBenchCompress(t *testing.T) {
 	for codec, shares := range map[string]map[string]string{
 		"s2":   {"zeros": " 0.0", "weights": " 100 %", "random": " 100 %"}, // s2 does not compress floats
@@ -109,7 +110,8 @@ func TestBenchCompressJSON(t *testing.T) {
 	}
 }
 
-// Every combination of the two lists gets a table.
+// TestBenchCombinations checks that a bench prints a table for each combination of -transport and
+// -channel.
 func TestBenchCombinations(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("channel xth is for Linux")
@@ -120,7 +122,8 @@ func TestBenchCombinations(t *testing.T) {
 	require.Contains(t, stdout, "channel xth, native dialect, 8 in flight, default buffers, both ends in one process, congestion")
 }
 
-// Shared memory with its channels.
+// TestBenchSharedMemory checks that a bench over shared memory sends small tensors inline and large
+// ones through the named channel.
 func TestBenchSharedMemory(t *testing.T) {
 	for _, err := range []error{shm.New().Viable(), cma.New(cma.Options{}).Viable()} {
 		if err != nil {
@@ -148,7 +151,8 @@ func TestBenchSharedMemory(t *testing.T) {
 	}, routes)
 }
 
-// -named=both measures with and without a named target. Messages without a tensor are measured once.
+// TestBenchNamedBoth checks that -named=both measures each size with and without a named target,
+// and messages without a tensor once.
 func TestBenchNamedBoth(t *testing.T) {
 	stdout, stderr, code := tpipe(t, strings.Fields("bench -json -named=both -size 0,8 -count 3")...)
 	require.Zero(t, code, stderr)
@@ -192,7 +196,8 @@ func TestBenchPeer(t *testing.T) {
 	}
 }
 
-// A path that only one library has is printed without a ratio, with the reason of the other.
+// TestBenchPeerLacksThePath checks that a path that the peer does not have is printed without a
+// ratio, and with the reason why the peer was not measured.
 func TestBenchPeerLacksThePath(t *testing.T) {
 	if err := (bench.Libtensorpipe{}).Build(); errors.Is(err, errors.ErrUnsupported) {
 		t.Skip(err)
@@ -212,7 +217,8 @@ func TestBenchPeerLacksThePath(t *testing.T) {
 	require.Equal(t, 1, strings.Count(stdout, `"tensorpipe-go/libtensorpipe"`))
 }
 
-// The heading names the path of the peer if it differs.
+// TestBenchPeerTakesAnotherPath checks that the table and the JSON name the path of the peer if
+// -peer-channel differs from -channel.
 func TestBenchPeerTakesAnotherPath(t *testing.T) {
 	if err := (bench.Libtensorpipe{}).Build(); errors.Is(err, errors.ErrUnsupported) {
 		t.Skip(err)
@@ -241,7 +247,8 @@ func TestBenchPeerTakesAnotherPath(t *testing.T) {
 	require.Equal(t, "uv basic", both.Transport+" "+both.Channel)
 }
 
-// With -peer-transport and -peer-channel this library may use its default path.
+// TestBenchPeerBesideAuto checks that this library may use its default path in a bench with a peer
+// whose path -peer-transport and -peer-channel name.
 func TestBenchPeerBesideAuto(t *testing.T) {
 	if err := (bench.Libtensorpipe{}).Build(); errors.Is(err, errors.ErrUnsupported) {
 		t.Skip(err)
@@ -253,8 +260,9 @@ func TestBenchPeerBesideAuto(t *testing.T) {
 	require.Equal(t, 1, strings.Count(stdout, "ratio"))
 }
 
-// Every path of the catalog that works on this machine is measured, by the route for the
-// size. For every other path the reason is printed.
+// TestBenchCatalog checks that a bench of all transports and channels measures each combination
+// that works on this machine, by the route that belongs to the size, and prints a reason for every
+// other combination.
 func TestBenchCatalog(t *testing.T) {
 	all := catalog(torchLanes)
 	sizes := []int{8, 100 << 10}
@@ -295,7 +303,8 @@ func TestBenchCatalog(t *testing.T) {
 	require.Equal(t, want, got)
 }
 
-// wantRoute returns the route of a tensor of that size in the native dialect.
+// wantRoute returns the route that a tensor of size bytes must take in the native dialect on that
+// transport and channel: inline, the bulk connection, or the channel.
 func wantRoute(transport, channel string, size int) string {
 	inline := map[string]int{uvName: 64 << 10, shm.Name: 2 << 20}[transport]
 	switch {
@@ -307,7 +316,8 @@ func wantRoute(transport, channel string, size int) string {
 	return channel
 }
 
-// Tensors from 1 MiB on use lanes, as many as -lanes.
+// TestBenchLanes checks that a tensor of 1 MiB is sent through the channel mpt_uv, with the number
+// of lanes in -lanes.
 func TestBenchLanes(t *testing.T) {
 	stdout, stderr, code := tpipe(t, strings.Fields("bench -json -transport uv -channel mpt_uv -lanes 3 -size 1MiB -depth 2 -count 3")...)
 	require.Zero(t, code, stderr)
@@ -320,7 +330,8 @@ func TestBenchLanes(t *testing.T) {
 	require.Positive(t, r.GBps)
 }
 
-// The options of a measurement are passed to both transports.
+// TestBenchCatalogTakesOptions checks that benchCatalog passes the options of a measurement to the
+// transports over TCP and shared memory.
 func TestBenchCatalogTakesOptions(t *testing.T) {
 	p := benchCatalog(bench.Tuning{Lanes: 3, TCP: []uv.Option{uv.WithSpin(0)}, Shm: []shm.Option{shm.WithSpin(0)}})
 	require.Equal(t, transportNames(catalog(3)), transportNames(p))
@@ -368,7 +379,8 @@ func TestBenchBadCommandLines(t *testing.T) {
 	}
 }
 
-// childOf waits for the second process of p and returns its process id.
+// childOf waits until the bench p has started its second process, and returns the id of that
+// process.
 func childOf(t *testing.T, p *process) int {
 	t.Helper()
 	found := 0
@@ -379,7 +391,8 @@ func childOf(t *testing.T, p *process) int {
 	return found
 }
 
-// A bench whose second process is killed prints the reason and no figure.
+// TestBenchChildIsKilled checks that a bench whose second process is killed exits with exitFailed,
+// prints the reason, and prints no figures.
 func TestBenchChildIsKilled(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("children are looked for in /proc")
@@ -394,7 +407,8 @@ func TestBenchChildIsKilled(t *testing.T) {
 	require.Equal(t, "tpipe bench: process bench server: signal: killed\n", stderr)
 }
 
-// The second process of a bench exits when the bench is interrupted or killed.
+// TestBenchChildEnds checks that the second process of a bench exits when the bench is interrupted
+// or killed.
 func TestBenchChildEnds(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("children are looked for in /proc")
@@ -418,8 +432,8 @@ func TestBenchChildEnds(t *testing.T) {
 // pollInterval is the time between two searches for a process, whose start and exit send no event.
 const pollInterval = 5 * time.Millisecond
 
-// benchChildOf returns the second process of the bench with process id pid, 0 if there is
-// none. A Go program may have other short-lived children.
+// benchChildOf returns the id of the second process of the bench with the process id pid, or 0 if
+// there is none. It ignores other children, of which a Go program may have short-lived ones.
 func benchChildOf(pid int) int {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
@@ -438,14 +452,14 @@ func benchChildOf(pid int) int {
 	return 0
 }
 
-// isRunning reports whether a process exists and is not a zombie.
+// isRunning reports whether a process with the id pid exists and is not a zombie.
 func isRunning(pid int) bool {
 	state, _ := processState(pid)
 	return state != "" && state != "Z"
 }
 
-// processState returns the state and the parent of a process from /proc. The state is empty if
-// the process does not exist.
+// processState returns the state of the process pid, a letter as in /proc, and the id of its
+// parent. If the process does not exist it returns "" and 0.
 func processState(pid int) (state string, parent int) {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {

@@ -21,7 +21,7 @@ type traceEntry struct {
 	Args map[string]any
 }
 
-// readTrace returns the entries of a trace.
+// readTrace returns the entries of the trace file at path. An error ends the test.
 func readTrace(t *testing.T, path string) (entries []traceEntry) {
 	t.Helper()
 	text, err := os.ReadFile(path)
@@ -30,8 +30,8 @@ func readTrace(t *testing.T, path string) (entries []traceEntry) {
 	return entries
 }
 
-// The trace has the messages, the opening and the end of the pipe at both ends, each in the thread of a
-// named process, and messages in one thread do not overlap.
+// TestBenchTrace checks the trace of a bench: both processes have a name, and each has the opening
+// and the end of its pipe and all messages. Messages in one thread of the trace do not overlap.
 func TestBenchTrace(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "trace.json")
 	_, stderr, code := tpipe(t, "bench", "-transport", "uv", "-channel", "basic", "-count", "5", "-size", "100KiB", "-trace", path)
@@ -95,8 +95,8 @@ func TestBenchTrace(t *testing.T) {
 	require.Equal(t, len(messages["bench client write"]), len(messages["bench server read"]))
 }
 
-// A file that cannot be written is an error before anything is measured, and the chart of the same
-// command is removed.
+// TestBenchTraceUnwritable checks that a bench whose -trace file cannot be opened fails before it
+// measures anything, and leaves no file for -svg.
 func TestBenchTraceUnwritable(t *testing.T) {
 	dir := t.TempDir()
 	chart := filepath.Join(dir, "bench.svg")

@@ -51,7 +51,9 @@ func (c *caller) flags(fs *flag.FlagSet) {
 	fs.DurationVar(&c.timeout, "timeout", time.Minute, "longest `time` that the call may take; 0 is any")
 }
 
-// setOperands implements operandCommand: the name of an operator or function, and its arguments.
+// setOperands sets the name of the operator or function to call, which is the first of operands,
+// and its arguments, which are the others. It also checks the flags -to and -timeout. The error is
+// a *usageError.
 func (c *caller) setOperands(operands []string) error {
 	if c.to == "" {
 		return usageErrorf("-to is missing: name a worker such as worker0")
@@ -71,8 +73,9 @@ func (c *caller) setOperands(operands []string) error {
 	return nil
 }
 
-// argument parses one argument of the call and adds it to args, or to named if it has the form
-// NAME=ARGUMENT. An argument that begins with a double quote is never a named one.
+// argument parses text and adds the value to c.args or, if text has the form NAME=VALUE, to
+// c.named. Text that begins with a double quote is never a named argument. It returns an error if
+// the name or the value is invalid, or if the name was given before.
 func (c *caller) argument(text string) error {
 	name, rest, named := strings.Cut(text, "=")
 	if !named || strings.HasPrefix(text, `"`) {

@@ -12,10 +12,17 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/tensor"
 )
 
-// parseValue returns the value that an argument of a call represents: a tensor for nested lists of
-// numbers, optionally preceded by the element type, as in f32:[[1,2],[3,4]]; []int64 for a list such as
-// ints:[2,2]; an int64 or float64; a bool for true or false; nil for none; and otherwise a string: a
-// JSON string, or the text itself. The error says why the text is invalid.
+// parseValue returns the value that text, an argument of a call, stands for:
+//
+//	[[1,2],[3,4]], f32:[[1,2],[3,4]]   a *tensor.Tensor, with its element type before the colon
+//	ints:[2,2]                         []int64
+//	2, 2.5                             int64, float64
+//	true, false                        bool
+//	none                               nil
+//	"2"                                string, in JSON syntax
+//	anything else                      the text itself, as a string
+//
+// The error gives the reason why text is invalid.
 func parseValue(text string) (any, error) {
 	kind, rest, typed := strings.Cut(text, ":")
 	switch {
@@ -55,9 +62,9 @@ func parseValue(text string) (any, error) {
 	return text, nil
 }
 
-// parseTensor returns the tensor that text, nested JSON lists of numbers, represents. A dtype of 0
-// stands for I64 if all numbers are integers, and for F32 otherwise. The error gives the reason if text
-// is invalid.
+// parseTensor returns a new tensor with the numbers in text, which are nested JSON lists. dtype is
+// its element type; 0 stands for I64 if all numbers are integers of 64 bits, and for F32 otherwise.
+// The error gives the reason why text is invalid or cannot have that type.
 func parseTensor(text string, dtype tensor.DType) (*tensor.Tensor, error) {
 	d := json.NewDecoder(strings.NewReader(text))
 	d.UseNumber()
@@ -81,9 +88,9 @@ func parseTensor(text string, dtype tensor.DType) (*tensor.Tensor, error) {
 	return fill(dtype, shape, numbers)
 }
 
-// flatten appends the numbers in tree to numbers in row-major order, and returns the shape of tree.
-// tree is a decoded JSON value, a number or nested lists of numbers. flatten fails if lists of one
-// level differ in shape or an element is not a number.
+// flatten appends the numbers in tree to *numbers in row-major order, and returns the shape of
+// tree. tree is a JSON value decoded with UseNumber: a number, whose shape is nil, or nested lists
+// of numbers. It fails if lists of one level differ in shape, or if an element is not a number.
 func flatten(tree any, numbers *[]json.Number) ([]int, error) {
 	switch v := tree.(type) {
 	case json.Number:
@@ -106,8 +113,9 @@ func flatten(tree any, numbers *[]json.Number) ([]int, error) {
 	return nil, fmt.Errorf("%v is not a number", tree)
 }
 
-// fill returns a tensor of that dtype and shape with the numbers as its elements. It fails if a number
-// is not a value of the dtype, or the command line does not support the dtype.
+// fill returns a new tensor with that dtype and shape and with numbers as its elements, in
+// row-major order. It fails if a number is not a value of dtype, or if the command line does not
+// support dtype.
 func fill(dtype tensor.DType, shape []int, numbers []json.Number) (*tensor.Tensor, error) {
 	switch dtype {
 	case tensor.F32:
@@ -126,8 +134,9 @@ func fill(dtype tensor.DType, shape []int, numbers []json.Number) (*tensor.Tenso
 	return nil, fmt.Errorf("tensors of %v are not supported on the command line: want f32, f64, i64, i32 or u8", dtype)
 }
 
-// filled returns a tensor of that shape with the numbers, each converted by convert, as its elements.
-// It fails if convert rejects one.
+// filled returns a new tensor with that shape and element type T. Its elements are the numbers,
+// each converted by convert. It fails if convert returns false for a number, or if a float64 cannot
+// hold it.
 func filled[T tensor.Element](shape []int, numbers []json.Number, convert func(float64) (T, bool)) (*tensor.Tensor, error) {
 	data := make([]T, len(numbers))
 	for i, n := range numbers {
@@ -141,7 +150,9 @@ func filled[T tensor.Element](shape []int, numbers []json.Number, convert func(f
 	return tensor.FromSlice(data, shape...)
 }
 
-// filledInts is filled for I64, whose numbers a float64 would round.
+// filledInts returns a new tensor with that shape and the element type I64. Its elements are the
+// numbers. It fails if a number is not an integer of 64 bits. Unlike filled, it does not convert
+// the numbers to float64, which would round them.
 func filledInts(shape []int, numbers []json.Number) (*tensor.Tensor, error) {
 	data := make([]int64, len(numbers))
 	for i, n := range numbers {
@@ -157,8 +168,9 @@ func filledInts(shape []int, numbers []json.Number) (*tensor.Tensor, error) {
 // maxPrinted is the largest number of elements of a tensor that is printed in full.
 const maxPrinted = 1000
 
-// format returns a result of a call as text, in the syntax of parseValue if that has one. Strings are
-// returned without quotes, and large tensors without elements.
+// format returns v, a result of a call, as text in the syntax of parseValue. Strings are returned
+// without quotes, several tensors with a space between them, and large tensors as a description
+// without elements. Values of other types are formatted as by fmt.Sprint.
 func format(v any) string {
 	switch v := v.(type) {
 	case nil:
@@ -179,9 +191,9 @@ func format(v any) string {
 	return fmt.Sprint(v)
 }
 
-// formatTensor returns t as text in the syntax of parseValue. If t has more than maxPrinted elements,
-// or elements of a type that is not printed, the text describes t without its elements. A nil t is
-// "none".
+// formatTensor returns t as text in the syntax of parseValue, such as "f32:[[1,2],[3,4]]". It
+// returns a description of t without its elements if these are more than maxPrinted, or of a type
+// that is not printed. For a nil t it returns "none".
 func formatTensor(t *tensor.Tensor) string {
 	if t == nil {
 		return "none"
@@ -198,8 +210,9 @@ func formatTensor(t *tensor.Tensor) string {
 	return b.String()
 }
 
-// appendTensor appends elements of t to b as nested lists: the elements whose first dim indices are
-// those in index. It changes the other elements of index. The error is that of formatElement.
+// appendTensor writes a part of t to b as nested lists: the elements whose first dim indices are
+// the first dim values of index. It overwrites the other values of index, which must have one for
+// each dimension of t. The error means that elements of t's type are not printed.
 func appendTensor(b *strings.Builder, t *tensor.Tensor, index []int, dim int) error {
 	if dim == t.Rank() {
 		text, err := formatElement(t, index)
@@ -220,8 +233,8 @@ func appendTensor(b *strings.Builder, t *tensor.Tensor, index []int, dim int) er
 	return nil
 }
 
-// formatElement returns the element of t at index as text. It fails if elements of this type are not
-// printed.
+// formatElement returns the element of t at index as text. It fails if elements of t's type are not
+// printed, which are all but F32, F64, I64, I32, U8 and Bool.
 func formatElement(t *tensor.Tensor, index []int) (string, error) {
 	switch t.DType() {
 	case tensor.F32:

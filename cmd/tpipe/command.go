@@ -43,9 +43,10 @@ type entry struct {
 }
 
 // entries are the sub-commands, hidden ones included, in the order of the overview.
-var entries = []entry{demoEntry, probeEntry, sendEntry, recvEntry, echoEntry, pingEntry, benchEntry, workerEntry, callEntry, receiverEntry, benchChildEntry}
+var entries = []entry{demoEntry, probeEntry, sendEntry, recvEntry, echoEntry, pingEntry, benchEntry, workerEntry, callEntry, psEntry, versionEntry, completionEntry, receiverEntry, benchChildEntry}
 
-// lookup returns the entry of the sub-command with that name; ok is false if there is none.
+// lookup returns the entry of the sub-command with that name and true. If there is none it returns
+// the zero entry and false. It also finds hidden sub-commands.
 func lookup(name string) (entry, bool) {
 	for _, e := range entries {
 		if e.name == name {
@@ -55,8 +56,9 @@ func lookup(name string) (entry, bool) {
 	return entry{}, false
 }
 
-// run executes the command line args, without the name of the program, prints any error, and returns
-// the exit code.
+// run executes the sub-command that args names, where args is the command line without the name of
+// the program. It prints an error to s.err and returns the exit code. Without args it prints the
+// list of commands to s.err and returns exitUsage.
 func run(ctx context.Context, args []string, s streams) int {
 	if len(args) == 0 {
 		overview(s.err)
@@ -66,6 +68,8 @@ func run(ctx context.Context, args []string, s streams) int {
 	switch name {
 	case "help", "-h", "-help", "--help":
 		return report(s, "help", help(s.out, args))
+	case "-version", "--version":
+		name = versionEntry.name
 	}
 	e, known := lookup(name)
 	if !known {
@@ -74,9 +78,9 @@ func run(ctx context.Context, args []string, s streams) int {
 	return report(s, name, e.execute(ctx, args, s))
 }
 
-// execute parses the flags of a command and runs it, or prints its help page. The error is a
-// *usageError for an invalid command line, that of the command, or the first error of writing to its
-// standard output.
+// execute runs the command e with the flags and operands in args, or prints its help page if args
+// asks for it. The error is a *usageError if args is invalid, that of the command, or, if the
+// command succeeds, the first error that it had when it wrote to s.out.
 func (e entry) execute(ctx context.Context, args []string, s streams) error {
 	c := e.make()
 	operands, err := parse(e.flagSet(c), args)
@@ -98,8 +102,9 @@ func (e entry) execute(ctx context.Context, args []string, s streams) error {
 	return cmp.Or(c.run(ctx, s), out.err)
 }
 
-// parse sets the flags and returns the operands. Flags may be before, between and after operands; after
-// -- everything is an operand. The error is that of package flag.
+// parse sets the flags of fs that are in args, and returns the operands: the arguments that are no
+// flags. Flags may be before, between and after operands; after -- everything is an operand. The
+// error is that of package flag, such as flag.ErrHelp.
 func parse(fs *flag.FlagSet, args []string) (operands []string, err error) {
 	for {
 		if err := fs.Parse(args); err != nil {
@@ -123,15 +128,16 @@ type checkedWriter struct {
 	err error
 }
 
-// Write implements io.Writer.
+// Write writes p to the underlying writer and returns its results. It stores the first error in
+// c.err.
 func (c *checkedWriter) Write(p []byte) (int, error) {
 	n, err := c.w.Write(p)
 	c.err = cmp.Or(c.err, err)
 	return n, err
 }
 
-// flagSet returns the flags of c, which set fields of c. Parsing them prints nothing, since run reports
-// the errors.
+// flagSet returns a new flag set with the flags of c. Parsing it sets fields of c. Parsing prints
+// nothing and returns errors, which run prints.
 func (e entry) flagSet(c command) *flag.FlagSet {
 	fs := flag.NewFlagSet(e.name, flag.ContinueOnError)
 	fs.SetOutput(io.Discard)
@@ -139,8 +145,8 @@ func (e entry) flagSet(c command) *flag.FlagSet {
 	return fs
 }
 
-// report prints err, the error of the command with that name, in one line on standard error, and
-// returns the exit code for it. A nil err prints nothing.
+// report prints err, the error of the command name, as one line on standard error, and returns the
+// exit code for it. If err is nil it prints nothing and returns exitDone.
 func report(s streams, name string, err error) int {
 	if err == nil {
 		return exitDone
@@ -149,18 +155,19 @@ func report(s streams, name string, err error) int {
 	return exitCode(err)
 }
 
-// oneLine returns the text of err with its line breaks replaced.
+// oneLine returns the text of err with "; " in place of each line break. err must not be nil.
 func oneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", "; ") }
 
-// printJSON prints v to w, indented.
+// printJSON writes v to w as indented JSON, followed by a line break.
 func printJSON(w io.Writer, v any) error {
 	enc := json.NewEncoder(w)
 	enc.SetIndent("", "  ")
 	return enc.Encode(v)
 }
 
-// help prints the list of commands to w, or the help page of the command that args name. The error is a
-// *usageError.
+// help prints the list of commands to w if args is empty, and otherwise the help page of the
+// command args[0]. It prints nothing and returns a *usageError if there is no such command or args
+// has more than one element.
 func help(w io.Writer, args []string) error {
 	if len(args) == 0 {
 		overview(w)
@@ -174,7 +181,8 @@ func help(w io.Writer, args []string) error {
 	return nil
 }
 
-// overview prints the list of commands to w.
+// overview prints the usage of the program, the commands that are not hidden, the transports and
+// channels, and the exit codes to w. It ignores errors of writing.
 func overview(w io.Writer) {
 	fmt.Fprintln(w, "tpipe moves tensors between processes.")
 	fmt.Fprintln(w, "\nusage: tpipe COMMAND [flags]")
@@ -186,16 +194,26 @@ func overview(w io.Writer) {
 		}
 	}
 	fmt.Fprintf(t, "  help\tthis list, or with the name of a command its flags\n")
+	fmt.Fprintf(t, "\nTransports, of which a pipe takes one, and channels, which move its large tensors:\n\n")
+	all := catalog(torchLanes)
+	for _, name := range append(transportNames(all), channelNames(all)...) {
+		fmt.Fprintf(t, "  %s\t%s\n", name, pathSummaries[name])
+	}
 	t.Flush()
 	fmt.Fprintln(w, "\nExit codes: 0 done, 1 failed, 2 bad command line, 130 ended by a signal before it was done.")
 }
 
-// describe prints the help page of the command to w.
+// describe prints the help page of the command e to w: its usage, its text and, if it has any, its
+// flags with their defaults. It ignores errors of writing.
 func (e entry) describe(w io.Writer) {
-	fmt.Fprintf(w, "usage: tpipe %s %s\n\n%s\n\nflags:\n", e.name, e.usage, e.help)
+	fmt.Fprintf(w, "usage: %s\n\n%s\n", strings.TrimSpace("tpipe "+e.name+" "+e.usage), e.help)
 	fs := e.flagSet(e.make())
-	fs.SetOutput(w)
+	var flags strings.Builder
+	fs.SetOutput(&flags)
 	fs.PrintDefaults()
+	if flags.Len() > 0 {
+		fmt.Fprintf(w, "\nflags:\n%s", flags.String())
+	}
 }
 
 // Exit codes.
@@ -213,7 +231,7 @@ func (e *usageError) Error() string { return e.err.Error() }
 
 func (e *usageError) Unwrap() error { return e.err }
 
-// usageErrorf returns a *usageError with that text.
+// usageErrorf returns a *usageError whose text is that of fmt.Errorf. It wraps the operands of %w.
 func usageErrorf(format string, args ...any) error {
 	return &usageError{fmt.Errorf(format, args...)}
 }
@@ -221,7 +239,8 @@ func usageErrorf(format string, args ...any) error {
 // errInterrupted is returned when a signal arrives before the command is done.
 var errInterrupted = errors.New("interrupted")
 
-// exitCode returns the exit code for err, which is not nil.
+// exitCode returns the exit code for err, which must not be nil: exitUsage for a *usageError,
+// exitInterrupted for errInterrupted, and otherwise exitFailed. Wrapped errors count too.
 func exitCode(err error) int {
 	if _, ok := errors.AsType[*usageError](err); ok {
 		return exitUsage

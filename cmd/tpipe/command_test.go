@@ -19,8 +19,12 @@ func TestBadCommandLines(t *testing.T) {
 		"dance":                                  `unknown command "dance" (tpipe help lists them)`,
 		"help dance":                             `no page for "dance" (tpipe help lists the commands)`,
 		"help ping echo":                         `no page for "ping echo"`,
-		"ping":                                   "-to is missing: give a url such as uv://127.0.0.1:7000",
-		"ping -to 127.0.0.1:1":                   `-to: bad url: "127.0.0.1:1" has no scheme (want transport://address)`,
+		"ping":                                   "-to is missing: give the address of a tpipe echo such as 127.0.0.1:7000",
+		"ping -to 127.0.0.1":                     `-to: uv: bad address "127.0.0.1": no port to dial`,
+		"ping -to uv://127.0.0.1":                `-to: uv: bad address "127.0.0.1": no port to dial`,
+		"ping -to localhost:0":                   `-to: uv: bad address "localhost:0": no port to dial`,
+		"probe -to 127.0.0.1":                    `-to: uv: bad address "127.0.0.1": no port to dial`,
+		"send testdata -to 127.0.0.1":            `-to: uv: bad address "127.0.0.1": no port to dial`,
 		"ping -to ://x":                          `-to: bad url: "://x" has no scheme`,
 		"ping -to uv://127.0.0.1:1 more":         `"more" is not a flag (tpipe help ping explains)`,
 		"ping -frobnicate":                       "flag provided but not defined: -frobnicate (tpipe help ping explains)",
@@ -53,7 +57,9 @@ func TestBadCommandLines(t *testing.T) {
 		"recv":                                   "-out is missing: name the directory to receive into",
 		"recv -out . more":                       `"more" is not a flag (tpipe help recv explains)`,
 		"recv -out . -listen h:x":                `-listen: uv: bad address "h:x": the port is not one of 0..65535`,
-		"recv -out . -limit 0":                   "-max-bytes and -limit: want more than 0",
+		"recv -out . -max-bytes 0":               "-max-bytes 0 B: want more than 0",
+		"recv -out . -memory 1MiB":               "-memory 1 MiB: want 4MiB or more",
+		"send a -to h:1 -memory 0":               "-memory 0 B: want 4MiB or more",
 		"recv -out . -max-senders 0":             "-max-senders 0: want 1 or more",
 		"recv -out . -max-senders -1":            "-max-senders -1: want 1 or more",
 		"recv -out . -stall-timeout 0":           "-stall-timeout 0s: want 1s or more",
@@ -63,10 +69,13 @@ func TestBadCommandLines(t *testing.T) {
 		"recv -out . -tls-key x":                 "-tls-cert and -tls-key belong together: give both",
 		"recv -out . -tls-ca x":                  "-tls-ca: a listener with TLS needs -tls-cert and -tls-key too",
 		"recv -out . -tls":                       "flag provided but not defined: -tls ",
-		"echo -listen nowhere":                   `-listen: bad url: "nowhere" has no scheme`,
 		"echo -limit many":                       `invalid value "many" for flag -limit`,
 		"demo -copies 0":                         "-copies 0: want 1 to 10000000",
 		"probe now":                              `"now" is not a flag`,
+		"version now":                            `"now" is not a flag`,
+		"completion":                             "name one shell: bash, fish, zsh",
+		"completion sh":                          "name one shell: bash, fish, zsh",
+		"completion bash zsh":                    "name one shell: bash, fish, zsh",
 		"call -to w aten::add 1 alpha=2 alpha=3": "argument alpha is given twice",
 		"probe -dialect latin":                   `-dialect "latin": want auto, compatible or native`,
 		"probe -dialect native":                  "-dialect applies to the pipe to a peer: name one with -to",
@@ -86,6 +95,12 @@ func TestBadCommandLines(t *testing.T) {
 		"echo -listen uv://127.0.0.1:x":          "the port is not one of 0..65535",
 		"echo -listen ibv://a":                   `-listen: bad url: no transport "ibv" is registered`,
 		"echo -listen uv://127.0.0.1:0,":         `-listen: bad url: "" has no scheme`,
+		"echo -listen 127.0.0.1:0,x":             `-listen: bad url: "uv://x" is a second one for transport uv`,
+		"worker -rendezvous 127.0.0.1":           "-rendezvous 127.0.0.1: bad url: want host:port, with a port from 1 to 65535",
+		"worker -rendezvous tcp://127.0.0.1:0":   "-rendezvous tcp://127.0.0.1:0: bad url: want host:port, with a port from 1 to 65535",
+		"worker -rendezvous http://h:1":          "-rendezvous http://h:1: bad url: http:// is none of tcp, env, file and mem",
+		"worker -rendezvous h:1 -wait 0s":        "-wait 0s: want more than 0",
+		"call -to w f -rendezvous h":             "-rendezvous h: bad url: want host:port, with a port from 1 to 65535",
 		"echo -listen uv://127.0.0.1:0,uv://x":   `-listen: bad url: "uv://x" is a second one for transport uv`,
 	} {
 		stdout, stderr, code := tpipe(t, strings.Fields(line)...)
@@ -100,10 +115,9 @@ func TestBadCommandLines(t *testing.T) {
 func TestFailures(t *testing.T) {
 	for line, want := range map[string]string{
 		"ping -to uv://127.0.0.1:1":                      "connection refused",
-		"ping -to uv://127.0.0.1":                        "127.0.0.1",
+		"echo -listen no.such.invalid":                   "no.such.invalid",
 		"ping -to uv://no.such.invalid:80":               "no.such.invalid",
 		"echo -listen uv://192.0.2.250:0":                "192.0.2.250",
-		"send testdata -to 127.0.0.1:1":                  "connection refused",
 		"send nothing -to 127.0.0.1:1":                   "nothing: no such file or directory",
 		"send main.go -to 127.0.0.1:1":                   "main.go: is no *.safetensors",
 		"recv -out nowhere":                              "-out: open nowhere: no such file or directory",
@@ -121,7 +135,8 @@ func TestFailures(t *testing.T) {
 	}
 }
 
-// A bad address that the peer sent is not a usage error.
+// TestOnlyTheUserIsBlamed checks that flagError makes a bad address of a flag a usage error, but
+// not a bad address that the peer has sent in the handshake, nor other errors.
 func TestOnlyTheUserIsBlamed(t *testing.T) {
 	bad := &uv.AddrError{Addr: "x:y", Reason: "no"}
 	err := flagError("to", &pipe.Error{Op: "dial", Err: bad})
@@ -154,6 +169,10 @@ func TestHelp(t *testing.T) {
 			require.Zero(t, code)
 			require.Equal(t, page, same)
 		}
+	}
+	all := catalog(torchLanes)
+	for _, name := range append(transportNames(all), channelNames(all)...) {
+		require.Regexp(t, `\n  `+name+` +\w`, overview, "each transport and channel is explained in a line")
 	}
 	for _, word := range []string{"-h", "-help", "--help"} {
 		same, _, code := tpipe(t, word)
@@ -188,7 +207,8 @@ func TestProbe(t *testing.T) {
 	require.Equal(t, ipv6Loopback() == nil, works["IPv6 loopback"])
 }
 
-// A command fails if its result cannot be printed.
+// TestFullDisk checks that commands exit with exitFailed and an error if their output cannot be
+// written.
 func TestFullDisk(t *testing.T) {
 	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
 	if err != nil {
@@ -245,4 +265,13 @@ func TestOnlyTerminalsShowProgress(t *testing.T) {
 	hidden := newProgress(file, 10)
 	hidden.at(3)
 	hidden.clear()
+}
+
+// TestSendWithoutReceiver checks that send fails after its -timeout, with the reason, if no receiver
+// listens.
+func TestSendWithoutReceiver(t *testing.T) {
+	stdout, stderr, code := tpipe(t, "send", "testdata", "-to", "127.0.0.1:1", "-timeout", "100ms")
+	require.Equal(t, exitFailed, code)
+	require.Empty(t, stdout)
+	require.Contains(t, stderr, "connection refused")
 }

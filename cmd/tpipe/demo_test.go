@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"net"
+	"os"
 	"regexp"
 	"strconv"
 	"strings"
@@ -41,8 +42,8 @@ func TestDemoJSON(t *testing.T) {
 	requireClosed(t, r.URL)
 }
 
-// requireClosed waits until no listener accepts connections at url. A connection that was
-// accepted before breaks when its listener closes.
+// requireClosed waits until no listener accepts TCP connections at url, and fails the test after
+// processTimeout. A connection that a closing listener still accepts must break.
 func requireClosed(t *testing.T, url string) {
 	t.Helper()
 	for begun := time.Now(); ; {
@@ -63,8 +64,8 @@ func requireClosed(t *testing.T, url string) {
 
 var headline = regexp.MustCompile(`^process (\d+) sends to process (\d+) at (uv://\S+)$`)
 
-// endlessDemo starts a demo without an end, and returns it with the process id and the
-// URL of its receiver.
+// endlessDemo starts a demo that runs until it is ended. It returns the demo, the process id of its
+// receiver and the receiver's URL.
 func endlessDemo(t *testing.T) (p *process, receiver int, url string) {
 	t.Helper()
 	p = start(t, "demo", "-copies", "10000000")
@@ -75,7 +76,8 @@ func endlessDemo(t *testing.T) (p *process, receiver int, url string) {
 	return p, receiver, found[3]
 }
 
-// The receiver exits when the sender is interrupted or killed.
+// TestDemoLeavesNoReceiver checks that the receiver of a demo exits when the sender is interrupted,
+// terminated or killed.
 func TestDemoLeavesNoReceiver(t *testing.T) {
 	for _, s := range []syscall.Signal{syscall.SIGKILL, syscall.SIGTERM, syscall.SIGINT} {
 		t.Run(s.String(), func(t *testing.T) {
@@ -95,7 +97,9 @@ func TestDemoLeavesNoReceiver(t *testing.T) {
 
 func TestDemoLosesReceiver(t *testing.T) {
 	p, receiver, _ := endlessDemo(t)
-	require.NoError(t, syscall.Kill(receiver, syscall.SIGKILL))
+	other, err := os.FindProcess(receiver)
+	require.NoError(t, err)
+	require.NoError(t, other.Kill())
 	_, stderr, code := p.wait()
 	require.Equal(t, exitFailed, code)
 	require.Contains(t, stderr, "lost the peer")
@@ -103,7 +107,8 @@ func TestDemoLosesReceiver(t *testing.T) {
 	require.Equal(t, 1, strings.Count(stderr, "\n"), stderr)
 }
 
-// The receiver finds every kind of wrong data.
+// TestReceiverFindsFaults checks that the receiver's report names the fault for each kind of damage
+// to a message, and no fault for an undamaged one or one in another order.
 func TestReceiverFindsFaults(t *testing.T) {
 	arrive := func(damage func(m *pipe.Message)) receiverReport {
 		w, err := loadWeights(weightsFile)
@@ -143,7 +148,8 @@ func TestReceiverFindsFaults(t *testing.T) {
 	}
 }
 
-// rename changes the metadata of the first tensor.
+// rename returns a function that replaces the first occurrence of from by to in the metadata of a
+// message's first tensor.
 func rename(from, to string) func(*pipe.Message) {
 	return func(m *pipe.Message) {
 		m.Tensors[0].Metadata = []byte(strings.Replace(string(m.Tensors[0].Metadata), from, to, 1))

@@ -45,7 +45,9 @@ type weights struct {
 	bytes   int
 }
 
-// loadWeights decodes a safetensors file and computes the checksums of its tensors.
+// loadWeights decodes file, the content of a safetensors file, and returns its tensors with the
+// checksum of each one and of the file that they make together. The error is that of package
+// safetensors or tensor.
 func loadWeights(file []byte) (*weights, error) {
 	tensors, _, err := safetensors.Decode(bytes.NewReader(file), safetensors.Options{})
 	if err != nil {
@@ -65,8 +67,9 @@ func loadWeights(file []byte) (*weights, error) {
 	return w, err
 }
 
-// message returns a message with one pipe tensor for each tensor of the weights. The message refers to
-// the memory of the weights. last marks the last copy.
+// message returns a message with one pipe tensor for each tensor of w, ordered by name. The message
+// refers to the memory of w's tensors. Its metadata contains last, which is true for the last copy.
+// The error is that of encoding the metadata, or of a tensor that is not contiguous.
 func (w *weights) message(last bool) (*pipe.Message, error) {
 	note, err := json.Marshal(weightsNote{w.file, last})
 	if err != nil {
@@ -87,9 +90,10 @@ func (w *weights) message(last bool) (*pipe.Message, error) {
 	return m, nil
 }
 
-// verifyWeights returns an error unless the tensors of a received message are those that were sent. d
-// describes the message and a is its memory. Each tensor must have the checksum in its metadata, and
-// the file made of all tensors must have the checksum in note.
+// verifyWeights returns nil if the tensors of a received message are those that were sent. d
+// describes the message, and a holds its bytes. Each tensor must have the checksum in its own
+// metadata, and a safetensors file made of all tensors must have the checksum in note. Otherwise it
+// returns an error with the first difference.
 func verifyWeights(note weightsNote, d *pipe.Descriptor, a pipe.Allocation) error {
 	tensors := map[string]*tensor.Tensor{}
 	for i, buf := range a.Tensors {
@@ -110,8 +114,9 @@ func verifyWeights(note weightsNote, d *pipe.Descriptor, a pipe.Allocation) erro
 	return err
 }
 
-// rebuild returns the tensor that n describes, in the memory of buf. It fails if the type and shape in
-// n do not fit buf, or if the checksum differs.
+// rebuild returns a tensor with the type and shape in n whose elements are the bytes of buf; it
+// does not copy them. It returns an error if the type and shape do not fit buf, or if the checksum
+// of the elements is not the one in n.
 func rebuild(n tensorNote, buf device.Buffer) (*tensor.Tensor, error) {
 	dtype, err := tensor.ParseDType(n.DType)
 	if err != nil {
@@ -128,7 +133,8 @@ func rebuild(n tensorNote, buf device.Buffer) (*tensor.Tensor, error) {
 	return t, err
 }
 
-// checksum returns the SHA-256 of the elements of t in hexadecimal. It fails if t is not contiguous.
+// checksum returns the SHA-256 of the bytes of t's elements as hexadecimal text. It fails if t is
+// not contiguous.
 func checksum(t *tensor.Tensor) (string, error) {
 	buf, err := t.Buffer()
 	if err != nil {
@@ -141,8 +147,8 @@ func checksum(t *tensor.Tensor) (string, error) {
 	return hex.EncodeToString(h.Sum(nil)), nil
 }
 
-// fileChecksum returns the SHA-256 of the safetensors file that Encode writes for tensors, in
-// hexadecimal.
+// fileChecksum returns the SHA-256 of a safetensors file with tensors as hexadecimal text. It
+// encodes the file, as safetensors.Encode does, without storing it. The error is that of Encode.
 func fileChecksum(tensors map[string]*tensor.Tensor) (string, error) {
 	h := sha256.New()
 	if err := safetensors.Encode(h, tensors, nil); err != nil {

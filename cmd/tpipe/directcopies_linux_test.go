@@ -15,8 +15,9 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/channel/cma"
 )
 
-// barrier returns why the kernel does not permit direct copies here, nil if it does. It does not
-// ask the channel, so that an error of the channel cannot skip a test.
+// barrier returns nil if the kernel lets processes read each other's memory, and otherwise the
+// reason why not. It does not ask the channel cma, so that a fault of the channel cannot skip a
+// test.
 func barrier() error {
 	scope, err := os.ReadFile("/proc/sys/kernel/yama/ptrace_scope")
 	if text := strings.TrimSpace(string(scope)); err == nil && text != "0" {
@@ -34,7 +35,8 @@ func barrier() error {
 	return nil
 }
 
-// A probe shows that cma works if processes may read each other's memory.
+// TestProbeOfDirectCopies checks that a probe reports the channel cma as working if the kernel lets
+// processes read each other's memory.
 func TestProbeOfDirectCopies(t *testing.T) {
 	if err := barrier(); err != nil {
 		t.Skip("direct copies do not work here: ", err)

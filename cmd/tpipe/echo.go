@@ -25,7 +25,7 @@ type echo struct {
 
 var echoEntry = entry{
 	name:    "echo",
-	usage:   "[-listen URL] [flags]",
+	usage:   "[-listen HOST:PORT] [flags]",
 	summary: "send every message back unchanged",
 	help: `Sends every message back unchanged: metadata, payloads and tensors. A tensor for
 which the sender named the target cpu:0 is sent back to that target; a tensor without a
@@ -49,7 +49,7 @@ program.`,
 const defaultLimit byteSize = 1 << 30
 
 func (e *echo) flags(fs *flag.FlagSet) {
-	fs.StringVar(&e.listen, "listen", "uv://127.0.0.1:0", "`url` to listen on; several are separated by commas")
+	fs.StringVar(&e.listen, "listen", "127.0.0.1:0", "`address` to listen on, HOST:PORT or a URL; several are separated by commas")
 	fs.Var(&e.limit, "limit", "largest message to take, a `size`; a pipe that gets a larger one is closed")
 	fs.Var(&e.memory, "memory", "memory that all pipes together may take, a `size`, at least twice the -limit")
 	e.tls.listenFlags(fs)
@@ -77,7 +77,7 @@ func (e *echo) run(ctx context.Context, s streams) error {
 		return err
 	}
 	defer c.Close()
-	l, urls, err := listen(ctx, c, opts, strings.Split(e.listen, ","))
+	l, urls, err := listen(ctx, c, opts, splitAddresses(e.listen))
 	if err != nil {
 		return flagError("listen", err)
 	}
@@ -87,9 +87,10 @@ func (e *echo) run(ctx context.Context, s streams) error {
 	return e.serve(ctx, c, l, opts.Logger)
 }
 
-// serve accepts pipes and echoes their messages until ctx ends or accepting fails. Then it closes c,
-// and returns when all pipes are closed. The error is that of accepting, unless ctx has ended, and that
-// of closing c.
+// serve accepts pipes from l and echoes the messages of each on a goroutine, until ctx ends or
+// accepting fails. Then it closes c, which owns l and the pipes, and waits until all pipes have
+// ended. Failures of pipes are logged. The error joins that of accepting, unless ctx has ended, and
+// that of closing c.
 func (e *echo) serve(ctx context.Context, c *pipe.Context, l *pipe.Listener, log *slog.Logger) error {
 	pool := tensor.NewPool(tensor.PoolOptions{IdleLimit: int(e.memory / 8)})
 	memory := newEchoMemory(int(e.memory / 2))
@@ -113,8 +114,8 @@ func (e *echo) serve(ctx context.Context, c *pipe.Context, l *pipe.Listener, log
 	}
 }
 
-// acceptError returns err, the error of Accept, or nil if ctx has ended, because the user has ended the
-// command then.
+// acceptError returns nil if ctx has ended, because the user has then ended the command, and
+// otherwise err, the error of Accept.
 func acceptError(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return nil
@@ -143,9 +144,9 @@ type pendingEcho struct {
 	copy *pooledMessage
 }
 
-// run echoes the messages of the pipe until one end closes it. It returns nil after an orderly end;
-// after any other error it aborts the pipe. It returns when the pipe and all writes have ended, after
-// releasing all memory.
+// run echoes the messages of the pipe until one end closes it or an error occurs. Before it
+// returns, it closes the pipe or, after an error, aborts it, waits for all writes to end, and
+// releases all memory. It returns nil if one end has closed the pipe, and otherwise the error.
 func (r *echoPipe) run() error {
 	var err error
 	for err == nil {
@@ -165,8 +166,10 @@ func (r *echoPipe) run() error {
 	return err
 }
 
-// next reads one message and starts to send it back. It waits until memory for the message is
-// available. A message that its sender aborts is dropped without an error.
+// next waits for the next message, reads it, and starts to send it back, without waiting for that
+// to end. Before it reads, it waits until memory for the message is available. It fails if the
+// message is longer than the limit. It returns nil without sending anything if the sender aborts
+// the message. Otherwise the error is that of the pipe or of the memory pool.
 func (r *echoPipe) next() error {
 	ctx := context.Background() // closing the pipe's Context ends the calls below
 	in, err := r.pipe.Next(ctx)
@@ -200,9 +203,9 @@ func (r *echoPipe) next() error {
 	return op.Err()
 }
 
-// reserve acquires n bytes of the memory that all pipes share, for a message. It first waits for
-// pending echoes of this pipe to release their memory. The error is that of a write, or that of the
-// pipe if it ends.
+// reserve acquires n bytes of the memory that all pipes share. While they are not available, it
+// first waits for echoes of this pipe to be sent and releases their memory, oldest first, and then
+// waits for other pipes. The error is that of such an echo's write, or that of the pipe if it ends.
 func (r *echoPipe) reserve(n int) error {
 	for len(r.sent) > 0 {
 		if r.memory.tryAcquire(r.pipe, n) {
@@ -215,15 +218,16 @@ func (r *echoPipe) reserve(n int) error {
 	return r.memory.acquire(r.pipe, n)
 }
 
-// release gives the memory of p back to the pool, and its bytes back to the memory that all pipes
-// share. No operation may use p any more.
+// release gives the memory of p back to the pool, and gives its bytes back to the memory that all
+// pipes share. No read or write may be using p, and p must not be used afterwards.
 func (r *echoPipe) release(p *pooledMessage) {
 	p.release()
 	r.memory.release(r.pipe, p.size)
 }
 
-// reclaim releases the memory of echoes that have been sent, oldest first, and blocks while more than
-// keep echoes are pending. The error is that of a write.
+// reclaim releases the memory of echoes that have been sent, oldest first, up to the first that has
+// not been sent yet. It blocks while more than keep echoes are not released. If the write of an
+// echo has failed it stops and returns the write's error, without releasing that echo.
 func (r *echoPipe) reclaim(keep int) error {
 	for len(r.sent) > 0 {
 		first := r.sent[0]

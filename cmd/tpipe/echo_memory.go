@@ -24,13 +24,15 @@ type echoMemory struct {
 	held map[*pipe.Pipe]int
 }
 
-// newEchoMemory returns an echoMemory of that many bytes.
+// newEchoMemory returns an echoMemory of which all pipes together may hold up to the given number
+// of bytes.
 func newEchoMemory(bytes int) *echoMemory {
 	return &echoMemory{bytes: budget.New(bytes), wait: memoryWait, held: map[*pipe.Pipe]int{}}
 }
 
-// acquire blocks until n bytes are available for a message of p, and counts them. Each time it has
-// waited for m.wait, it aborts the pipe that holds most. It returns the error of p if p ends.
+// acquire blocks until n bytes are available, and counts them as held by p. Each time it has waited
+// for m.wait, it aborts the pipe that holds most bytes, which may be p. If p ends while acquire
+// waits, it returns p's error and counts nothing.
 func (m *echoMemory) acquire(p *pipe.Pipe, n int) error {
 	for {
 		ctx, cancel := context.WithTimeout(context.Background(), m.wait)
@@ -47,8 +49,8 @@ func (m *echoMemory) acquire(p *pipe.Pipe, n int) error {
 	}
 }
 
-// tryAcquire counts n bytes for a message of p and returns true if they are available; otherwise it
-// returns false at once.
+// tryAcquire counts n bytes as held by p and returns true if they are available now and no call of
+// acquire waits. Otherwise it counts nothing and returns false. It does not block.
 func (m *echoMemory) tryAcquire(p *pipe.Pipe, n int) bool {
 	ok := m.bytes.TryAcquire(n)
 	if ok {
@@ -57,13 +59,14 @@ func (m *echoMemory) tryAcquire(p *pipe.Pipe, n int) bool {
 	return ok
 }
 
-// release gives back n bytes that a message of p has held.
+// release gives back n bytes that p holds, so that waiting calls of acquire can get them.
 func (m *echoMemory) release(p *pipe.Pipe, n int) {
 	m.add(p, -n)
 	m.bytes.Release(n)
 }
 
-// add adds n, which may be negative, to the bytes that messages of p hold.
+// add adds n, which may be negative, to the number of bytes that p holds. It does not change the
+// number of bytes that are available. It takes m.mu.
 func (m *echoMemory) add(p *pipe.Pipe, n int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -73,8 +76,9 @@ func (m *echoMemory) add(p *pipe.Pipe, n int) {
 	}
 }
 
-// abortLargest aborts the pipe that holds most bytes. It skips pipes that have ended and have not
-// released their memory yet.
+// abortLargest aborts the pipe that holds most bytes, with an error that matches pipe.ErrLimit.
+// Pipes that have ended are not considered, even if they still hold bytes. It does nothing if no
+// pipe is left.
 func (m *echoMemory) abortLargest() {
 	m.mu.Lock()
 	defer m.mu.Unlock()

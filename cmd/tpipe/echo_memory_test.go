@@ -26,7 +26,8 @@ func (a atAlloc) Alloc(n int) (*tensor.Storage, error) {
 	return a.Allocator.Alloc(n)
 }
 
-// A sender that aborts one message gets all others back.
+// TestEchoLeavesOutWhatIsGivenUp checks that a sender that aborts one message gets the echoes of
+// all others, and that the echo releases the memory of the aborted one.
 func TestEchoLeavesOutWhatIsGivenUp(t *testing.T) {
 	const large, aborted = 3 << 20, 4 << 20 // neither is inline
 	giveUp, gone := make(chan struct{}), make(chan struct{})
@@ -75,7 +76,8 @@ func TestEchoLeavesOutWhatIsGivenUp(t *testing.T) {
 	require.Zero(t, pool.Stats().InUse, "memory of the message given up")
 }
 
-// joined returns the two ends of a pipe in the native dialect.
+// joined returns the two ends of a new pipe over TCP in the native dialect. They are closed when
+// the test ends.
 func joined(t *testing.T) (client, server *pipe.Pipe) {
 	t.Helper()
 	c, err := tensorpipe.NewContext(pipe.Options{Name: "echo"})
@@ -90,8 +92,8 @@ func joined(t *testing.T) (client, server *pipe.Pipe) {
 	return client, server
 }
 
-// Pipes share the memory for messages. A peer that holds memory and stops is disconnected
-// after others have waited, and they get their messages back.
+// TestEchoMemoryIsShared checks that a peer that holds memory of an echo and stops is disconnected
+// once another pipe has waited for memory, and that the other pipe then gets its echoes.
 func TestEchoMemoryIsShared(t *testing.T) {
 	const stuck, next = 6 << 20, 5 << 20
 	memory := newEchoMemory(10 << 20)
@@ -129,7 +131,8 @@ func TestEchoMemoryIsShared(t *testing.T) {
 	require.Empty(t, memory.held)
 }
 
-// Pipes whose messages arrive wait for memory, and none of them is aborted.
+// TestEchoMemoryIsWaitedFor checks that pipes whose messages do not fit into the memory together
+// wait for each other, and that all get their echoes.
 func TestEchoMemoryIsWaitedFor(t *testing.T) {
 	memory := newEchoMemory(5 << 20)
 	pool := tensor.NewPool(tensor.PoolOptions{})

@@ -47,7 +47,8 @@ func TestPingChecksEcho(t *testing.T) {
 	}
 }
 
-// Rejected candidates are printed with -v and if no channel was found.
+// TestPingPrintsThePath checks that a ping prints the channel, and rejected candidates only with -v
+// or if no channel was found. With -json it always prints them.
 func TestPingPrintsThePath(t *testing.T) {
 	_, url := startEcho(t)
 	for flags, want := range map[string]string{
@@ -80,7 +81,8 @@ func requireIPv6(t *testing.T) {
 	}
 }
 
-// withinMachine returns the transport that two processes of this machine choose.
+// withinMachine returns the name of the transport that two processes of this machine choose by
+// default.
 func withinMachine() string {
 	if shm.New().Viable() == nil {
 		return shm.Name
@@ -88,7 +90,7 @@ func withinMachine() string {
 	return uvName
 }
 
-// directly returns the channel that two processes of this machine choose.
+// directly returns the name of the channel that two processes of this machine choose by default.
 func directly() string {
 	if cma.New(cma.Options{}).Viable() == nil {
 		return cma.Name
@@ -119,7 +121,8 @@ func TestPingJSON(t *testing.T) {
 	require.Contains(t, stdout, `"seed"`)
 }
 
-// Equal seeds send equal messages.
+// TestPingSeed checks that pings with equal seeds send equally many bytes, and pings with different
+// seeds do not.
 func TestPingSeed(t *testing.T) {
 	_, url := startEcho(t)
 	sums := map[string]int{}
@@ -150,7 +153,8 @@ func TestEchoServesManyPipes(t *testing.T) {
 	require.Empty(t, echo.stop())
 }
 
-// Many messages are in flight: all are written before the first echo is read.
+// TestEchoReadsAhead checks that an echo reads and sends back many messages of a peer that writes
+// all of them before it reads the first echo.
 func TestEchoReadsAhead(t *testing.T) {
 	_, url := startEcho(t)
 	ctx := t.Context()
@@ -189,7 +193,8 @@ func dial(t *testing.T, url string) *pipe.Pipe {
 	return p
 }
 
-// A faulty peer does not affect the others.
+// TestEchoReportsBadPeers checks that an echo disconnects and reports a peer that speaks another
+// protocol and one whose message is too long, and that it then serves other peers.
 func TestEchoReportsBadPeers(t *testing.T) {
 	echo, url := startEcho(t, "-limit", "100KiB")
 	garbage, err := net.Dial("tcp", strings.TrimPrefix(url, "uv://"))
@@ -221,8 +226,8 @@ func TestEchoPortInUse(t *testing.T) {
 	require.Equal(t, 1, strings.Count(stderr, "\n"), stderr)
 }
 
-// endlessPing starts a ping without an end. It prints its first line when the pipe
-// is open.
+// endlessPing starts a ping to url that runs until it is ended, and returns it once its pipe is
+// open.
 func endlessPing(t *testing.T, url string) *process {
 	p := start(t, "ping", "-to", url, "-count", "10000000", "-size", "100KiB")
 	p.lineWith("cpu:0 to cpu:0")
@@ -273,7 +278,8 @@ func TestPingInterrupted(t *testing.T) {
 	require.Zero(t, code)
 }
 
-// A ping to a peer that is not an echo fails.
+// TestPingAgainstOthers checks that a ping fails with the reason if the peer does not answer, or
+// sends back a message that differs from the one sent in any way.
 func TestPingAgainstOthers(t *testing.T) {
 	silent, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -321,7 +327,8 @@ func buffer(m *pipe.Message) []byte {
 	return data
 }
 
-// falseEcho answers the first message of one pipe with the message that reply returns.
+// falseEcho listens at the returned URL, accepts one pipe, and answers its first message with the
+// message that reply returns for it. If reply returns nil it does not answer.
 func falseEcho(t *testing.T, reply func(*pipe.Message) *pipe.Message) (url string) {
 	t.Helper()
 	c, err := tensorpipe.NewContext(pipe.Options{})

@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/freeport"
 	"github.com/tensorpipe-go/tensorpipe/shm"
 )
 
@@ -16,7 +17,8 @@ func requireSharedMemory(t *testing.T) {
 	}
 }
 
-// A ping that dials TCP uses shared memory if both ends support it.
+// TestPingMovesToSharedMemory checks that a ping that dials a TCP URL uses shared memory if both
+// ends support it, and TCP if the ping does not.
 func TestPingMovesToSharedMemory(t *testing.T) {
 	requireSharedMemory(t)
 	echo, url := startEcho(t, "-transport", "uv,shm", "-channel", "basic,cma")
@@ -33,7 +35,8 @@ func TestPingMovesToSharedMemory(t *testing.T) {
 	require.Empty(t, echo.stop())
 }
 
-// Both ends may use shared memory only, with a name chosen by the user.
+// TestEchoListensOnSharedMemory checks that an echo with -listen shm:// prints a URL of shared
+// memory, and that a ping can dial it.
 func TestEchoListensOnSharedMemory(t *testing.T) {
 	requireSharedMemory(t)
 	echo, url := startEcho(t, "-transport", "shm", "-listen", "shm://")
@@ -42,4 +45,27 @@ func TestEchoListensOnSharedMemory(t *testing.T) {
 	require.Zero(t, code, stderr)
 	require.Regexp(t, `transport +shm\n`, stdout)
 	require.Empty(t, echo.stop())
+}
+
+// TestHostAndPortAreEnough checks that every command accepts HOST:PORT in place of a URL, and that
+// a ping names the transport that was chosen.
+func TestHostAndPortAreEnough(t *testing.T) {
+	_, url := startEcho(t, "-listen", "127.0.0.1:0")
+	address, tcp := strings.CutPrefix(url, "uv://")
+	require.True(t, tcp, url)
+	for flags, want := range map[string]string{"-transport uv": " over uv, no TLS\n", "": " over " + map[string]string{"shm": "shm\n", "uv": "uv, no TLS\n"}[withinMachine()]} {
+		stdout, stderr, code := tpipe(t, append([]string{"ping", "-to", address, "-count", "1"}, strings.Fields(flags)...)...)
+		require.Zero(t, code, stderr)
+		require.Contains(t, stdout, "pipe to "+url+want)
+	}
+	stdout, stderr, code := tpipe(t, "probe", "-to", address, "-transport", "uv")
+	require.Zero(t, code, stderr)
+	require.Regexp(t, `transport +uv\n`, stdout)
+
+	store := freeport.Addr(t)
+	worker := start(t, "worker", "-store", "-rendezvous", store, "-listen", "127.0.0.1:0")
+	require.Equal(t, "ready as worker0 (rank 0)", worker.line())
+	stdout, stderr, code = tpipe(t, "call", "-rendezvous", store, "-to", "worker0", "aten::neg", "[1]", "-listen", "127.0.0.1:0")
+	require.Zero(t, code, stderr)
+	require.Equal(t, "i64:[-1]\n", stdout)
 }

@@ -3,10 +3,12 @@ package main
 import (
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -14,20 +16,31 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/internal/testutil/rawpeer"
 )
 
-// peakMemory returns the peak resident memory of a process in bytes.
+// peakMemory returns the largest number of bytes of resident memory that p has had so far.
 func peakMemory(t *testing.T, p *process) int {
 	t.Helper()
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid))
-	require.NoError(t, err)
-	_, line, ok := strings.Cut(string(text), "VmHWM:")
+	bytes, ok := tryPeakMemory(p)
 	require.True(t, ok)
-	var kib int
-	_, err = fmt.Sscan(line, &kib)
-	require.NoError(t, err)
-	return kib << 10
+	return bytes
 }
 
-// flood connects n peers to a URL, each of which sends part of a message of 4 MiB and stops.
+// tryPeakMemory returns what peakMemory returns, and true, or 0 and false if p has exited.
+func tryPeakMemory(p *process) (bytes int, ok bool) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid))
+	if err != nil {
+		return 0, false
+	}
+	_, line, ok := strings.Cut(string(text), "VmHWM:")
+	if !ok {
+		return 0, false // a process that has exited and was not waited for
+	}
+	var kib int
+	_, err = fmt.Sscan(line, &kib)
+	return kib << 10, err == nil
+}
+
+// flood connects n peers to url. Each sends most of a message of 4 MiB and stops. hangUp closes the
+// connections.
 func flood(t *testing.T, url string, n int) (hangUp func()) {
 	t.Helper()
 	part := rawpeer.Message(4 << 20)[:4_000_000]
@@ -47,8 +60,8 @@ func flood(t *testing.T, url string, n int) (hangUp func()) {
 	}
 }
 
-// Peers that send part of a message and stop do not fill the memory of an echo, which
-// continues to serve others.
+// TestEchoAmongUnadmittedPeers checks that many peers that send part of a message and stop do not
+// fill the memory of an echo, and that the echo serves another peer while they are connected.
 func TestEchoAmongUnadmittedPeers(t *testing.T) {
 	unadmitted := race.Pick(200, 30)
 	p, url := startEcho(t, "-memory", "64MiB", "-limit", "8MiB")
@@ -78,4 +91,31 @@ func TestRecvAmongUnadmittedPeers(t *testing.T) {
 	_, stderr, code = p.wait()
 	require.Contains(t, []int{0, 130}, code, "130 if one that has hung up is still being served")
 	require.Contains(t, stderr, "UnadmittedBytes")
+}
+
+// TestMemoryOfOneLargeTensor checks that neither end of a transfer takes much more memory than
+// -memory for one tensor that is larger.
+func TestMemoryOfOneLargeTensor(t *testing.T) {
+	const size = 192 << 20
+	path := filepath.Join(t.TempDir(), largeName)
+	sparseFile(t, path, 1, size)
+	recv, address := startRecv(t, t.TempDir(), "-memory", "32MiB")
+	send := start(t, "send", "-to", address, "-memory", "32MiB", path)
+	peak := 0
+	require.Eventually(t, func() bool {
+		if now, ok := tryPeakMemory(send); ok {
+			peak = now
+			return false
+		}
+		return true
+	}, processTimeout, time.Millisecond)
+	_, stderr, code := send.wait()
+	require.Zero(t, code, stderr)
+	t.Logf("peak: send %d MiB, recv %d MiB", peak>>20, peakMemory(t, recv)>>20)
+	if !race.Enabled { // the race detector multiplies the memory of a process
+		require.Positive(t, peak)
+		require.Less(t, peak, 96<<20)
+		require.Less(t, peakMemory(t, recv), 96<<20)
+	}
+	require.Empty(t, recv.stop())
 }

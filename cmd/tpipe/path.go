@@ -12,8 +12,10 @@ import (
 
 	"github.com/tensorpipe-go/tensorpipe"
 	"github.com/tensorpipe-go/tensorpipe/bench"
+	"github.com/tensorpipe-go/tensorpipe/channel/basic"
 	"github.com/tensorpipe-go/tensorpipe/channel/cma"
 	"github.com/tensorpipe-go/tensorpipe/channel/mpt"
+	"github.com/tensorpipe-go/tensorpipe/channel/xth"
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 	"github.com/tensorpipe-go/tensorpipe/shm"
 	"github.com/tensorpipe-go/tensorpipe/uv"
@@ -30,10 +32,10 @@ func (f *pathFlags) flags(fs *flag.FlagSet) {
 	fs.StringVar((*string)(&f.dialect), "dialect", string(pipe.DialectAuto), "`dialect` to speak: compatible, which is TensorPipe's own, native, or auto, the best that the peer knows")
 }
 
-// options returns pipe options with the selected transports, channels and dialect. TCP connections use
-// the options tls. If there are any, only TCP remains, because no other transport supports TLS. The
-// error is a *usageError, or that of a transport or channel that the user named and that does not work
-// on this machine.
+// options returns pipe options with the transports, channels and dialect that the flags select. TCP
+// connections use the options tls. If tls is not empty, only the transport over TCP remains,
+// because no other one supports TLS. The error is a *usageError, or that of a transport or channel
+// that the user has named and that does not work on this machine.
 func (f *pathFlags) options(tls ...uv.Option) (pipe.Options, error) {
 	dialect, err := f.chosenDialect()
 	if err != nil {
@@ -52,7 +54,8 @@ func (f *pathFlags) options(tls ...uv.Option) (pipe.Options, error) {
 	return pipe.Options{Dialect: dialect, Transports: p.Transports, Channels: p.Channels}, nil
 }
 
-// chosenDialect returns the value of -dialect. The error is a *usageError for an unknown one.
+// chosenDialect returns the value of the flag -dialect, or a *usageError if there is no such
+// dialect.
 func (f *pathFlags) chosenDialect() (pipe.Dialect, error) {
 	switch f.dialect {
 	case pipe.DialectCompatible, pipe.DialectNative, pipe.DialectAuto:
@@ -62,13 +65,14 @@ func (f *pathFlags) chosenDialect() (pipe.Dialect, error) {
 	}
 }
 
-// verboseFlag declares the flag -v, of commands that print a plan, and stores its value in verbose.
+// verboseFlag declares the flag -v in fs, with which a command also prints rejected transports and
+// channels. Parsing fs stores its value in *verbose.
 func verboseFlag(fs *flag.FlagSet, verbose *bool) {
 	fs.BoolVar(verbose, "v", false, "print also the rejected transports and channels with the reasons")
 }
 
-// printPlan prints the path of a pipe to w, indented. It includes the rejected candidates if verbose is
-// set or the plan has no channel.
+// printPlan prints plan, the path of a pipe, to w, indented by two spaces. It includes the rejected
+// candidates if verbose is true or the plan has no channel. It ignores errors of writing.
 func printPlan(w io.Writer, plan *pipe.Plan, verbose bool) {
 	shown := *plan
 	if !verbose && len(shown.Channels) > 0 {
@@ -79,9 +83,9 @@ func printPlan(w io.Writer, plan *pipe.Plan, verbose bool) {
 	}
 }
 
-// flagError returns a *usageError that names the flag if err is about the syntax of the URL given with
-// it. It returns any other err unchanged, also one of a handshake: after a handshake has started, a bad
-// address came from the peer and not from the flag.
+// flagError returns a *usageError that names the flag flagName if err is about the syntax of the
+// URL in that flag. It returns any other err unchanged, also nil and the error of a handshake: once
+// a handshake has started, a bad address came from the peer and not from the flag.
 func flagError(flagName string, err error) error {
 	_, address := errors.AsType[*uv.AddrError](err)
 	if errors.Is(err, pipe.ErrHandshake) || !address && !errors.Is(err, pipe.ErrURL) {
@@ -93,6 +97,25 @@ func flagError(flagName string, err error) error {
 	return usageErrorf("-%s: %w", flagName, err)
 }
 
+// withScheme returns address unchanged if it is empty or has a scheme, such as "shm://". Otherwise
+// it returns the URL of that address with the given scheme, so that HOST:PORT is enough.
+func withScheme(scheme, address string) string {
+	if address == "" || strings.Contains(address, "://") {
+		return address
+	}
+	return scheme + "://" + address
+}
+
+// splitAddresses returns the URLs in list, which are separated by commas. One without a scheme is an
+// address of TCP.
+func splitAddresses(list string) []string {
+	urls := strings.Split(list, ",")
+	for i, address := range urls {
+		urls[i] = withScheme(uvName, address)
+	}
+	return urls
+}
+
 // selectionFlags are the flags that select transports and channels of the catalog.
 type selectionFlags struct {
 	transports, channels nameList
@@ -100,7 +123,8 @@ type selectionFlags struct {
 	copies               cma.Options // flags set AllowAnyTracer only
 }
 
-// flags declares the flags. Their default values are the names of the entries of defaults.
+// flags declares the flags for transports and channels in fs. Their default values are the names of
+// the transports and channels in defaults.
 func (f *selectionFlags) flags(fs *flag.FlagSet, defaults tensorpipe.Profile) {
 	all := catalog(torchLanes)
 	f.transports.names, f.channels.names = transportNames(defaults), channelNames(defaults)
@@ -110,8 +134,9 @@ func (f *selectionFlags) flags(fs *flag.FlagSet, defaults tensorpipe.Profile) {
 	tracerFlag(fs, &f.copies.AllowAnyTracer)
 }
 
-// profile returns the selected transports and channels, including those that do not work on this
-// machine. TCP connections use the options tcp. The error is a *usageError.
+// profile returns new entries for the transports and channels that the flags select, including
+// those that do not work on this machine. TCP connections use the options tcp. The error is a
+// *usageError if a name or the number of lanes is invalid.
 func (f *selectionFlags) profile(tcp ...uv.Option) (tensorpipe.Profile, error) {
 	if f.lanes < 1 || f.lanes > maxLanes {
 		return tensorpipe.Profile{}, usageErrorf("-lanes %d: want 1 to %d", f.lanes, maxLanes)
@@ -124,9 +149,10 @@ func (f *selectionFlags) profile(tcp ...uv.Option) (tensorpipe.Profile, error) {
 	return p, cmp.Or(transports, channels)
 }
 
-// viableProfile is profile for commands that open pipes. It also fails if an entry that the user named
-// does not work on this machine; entries that are selected by default may fail, and the plan of the
-// pipe shows them.
+// viableProfile returns new entries for the transports and channels that the flags select, with the
+// options tcp for TCP connections. It fails if one that the user has named does not work on this
+// machine. One that is selected by default may not work; the plan of a pipe then shows the reason.
+// Otherwise the error is a *usageError.
 func (f *selectionFlags) viableProfile(tcp ...uv.Option) (tensorpipe.Profile, error) {
 	p, err := f.profile(tcp...)
 	if err != nil {
@@ -146,18 +172,19 @@ type nameList struct {
 	given bool // set by the user
 }
 
-// String implements flag.Value.
+// String returns the names, separated by commas. It implements flag.Value.
 func (l *nameList) String() string { return strings.Join(l.names, ",") }
 
-// Set implements flag.Value. It does not check the names; choose does.
+// Set replaces the list by the names in text, which are separated by commas, and records that the
+// user has set the flag. It returns nil: choose checks the names later.
 func (l *nameList) Set(text string) error {
 	*l = nameList{strings.Split(text, ","), true}
 	return nil
 }
 
-// choose returns those entries of the slice all whose names are in list. It reuses the memory of all.
-// The error is a *usageError, about the flag named by the argument what, if list has a name that no
-// entry has.
+// choose returns the entries in all whose names are in list, in the order of all. It stores the
+// result in the memory of all, which must not be used afterwards. If list has a name that no entry
+// has, it returns a *usageError about the flag what.
 func choose[E any](what string, list nameList, all []E, name func(E) string) ([]E, error) {
 	if err := checkNames(what, list.names, names(all, name)); err != nil {
 		return nil, err
@@ -165,8 +192,9 @@ func choose[E any](what string, list nameList, all []E, name func(E) string) ([]
 	return slices.DeleteFunc(all, func(e E) bool { return !slices.Contains(list.names, name(e)) }), nil
 }
 
-// checkViable returns an error for the first chosen entry that does not work on this machine, or nil if
-// the user has not set the flag what.
+// checkViable returns an error for the first entry of chosen for which viable returns one, because
+// the entry does not work on this machine. It returns nil if all work, or if the user has not set
+// the flag what, whose value is list.
 func checkViable[E any](what string, list nameList, chosen []E, name func(E) string, viable func(E) error) error {
 	if !list.given {
 		return nil
@@ -179,7 +207,8 @@ func checkViable[E any](what string, list nameList, chosen []E, name func(E) str
 	return nil
 }
 
-// checkNames returns a *usageError about the flag what for the first of names that is not known.
+// checkNames returns nil if each of names is in known, and otherwise a *usageError about the flag
+// what with the first name that is not.
 func checkNames(what string, names, known []string) error {
 	for _, n := range names {
 		if !slices.Contains(known, n) {
@@ -199,9 +228,9 @@ const torchLanes = 16
 // maxLanes bounds -lanes. Each lane is a connection.
 const maxLanes = 128
 
-// catalog returns new entries for all transports and channels that flags can name: the default profile
-// and those that are off by default. lanes is the number of lanes of mpt_uv. TCP connections, lanes
-// included, use the options tcp.
+// catalog returns new entries for all transports and channels that flags can name: those of the
+// default profile and those that are off by default. lanes is the number of connections of the
+// channel mpt_uv. All TCP connections, also these, use the options tcp.
 func catalog(lanes int, tcp ...uv.Option) tensorpipe.Profile {
 	p := tensorpipe.DefaultProfile()
 	p.Transports = put(p.Transports, transportName,
@@ -217,18 +246,21 @@ func catalog(lanes int, tcp ...uv.Option) tensorpipe.Profile {
 	return p
 }
 
-// directCopies returns the entry of the channel cma, which reads the memory of the other process.
+// directCopies returns a new entry for the channel cma with the options o. That channel copies
+// tensors directly from the memory of the other process.
 func directCopies(o cma.Options) pipe.ChannelEntry {
 	return pipe.ChannelEntry{Name: cma.Name, Priority: 1200, Factory: cma.New(o)}
 }
 
-// tracerFlag declares the flag -allow-any-tracer, of commands that may use cma, and stores its value in
-// allow.
+// tracerFlag declares the flag -allow-any-tracer in fs, which concerns the channel cma. Parsing fs
+// stores its value in *allow.
 func tracerFlag(fs *flag.FlagSet, allow *bool) {
 	fs.BoolVar(allow, "allow-any-tracer", false, "for the channel cma where Yama's ptrace_scope is 1: let every process of the same user read, change and trace this one, as if Yama were not there")
 }
 
-// benchCatalog returns the catalog for a measurement with the options t. It is a bench.Catalog.
+// benchCatalog returns new entries for all transports and channels, with the options t for a
+// measurement: the number of lanes, and the options of TCP, shared memory and the channel cma. It
+// has the type bench.Catalog.
 func benchCatalog(t bench.Tuning) tensorpipe.Profile {
 	p := catalog(t.Lanes, t.TCP...)
 	p.Channels = put(p.Channels, channelName, directCopies(cma.Options{AllowAnyTracer: t.AllowAnyTracer}))
@@ -237,9 +269,19 @@ func benchCatalog(t bench.Tuning) tensorpipe.Profile {
 	return p
 }
 
-// put adds entries to list and returns the result. An entry with the same name as an existing one
-// replaces it; name returns the name of an entry. put may change the memory of list, so the caller
-// must use only the result.
+// pathSummaries explains the transports and channels of the catalog, by name, in a line each.
+var pathSummaries = map[string]string{
+	uvName:     "TCP, within and between machines; the only transport with TLS",
+	shm.Name:   "shared memory between processes of one machine",
+	basic.Name: "tensors in turns over one connection; always works",
+	mpt.UVName: "large tensors in parallel over several TCP connections (-lanes)",
+	cma.Name:   "the receiver copies tensors out of the memory of the sending process, on one Linux machine",
+	xth.Name:   "tensors are copied directly where both ends are in one process",
+}
+
+// put returns list with each of entries added. An entry whose name is that of an existing one
+// replaces the existing one; name returns the name of an entry. put may overwrite the memory of
+// list, so the caller uses only the result.
 func put[E any](list []E, name func(E) string, entries ...E) []E {
 	for _, e := range entries {
 		at := slices.IndexFunc(list, func(other E) bool { return name(other) == name(e) })
@@ -262,7 +304,8 @@ func transportName(e pipe.TransportEntry) string { return e.Name }
 
 func channelName(e pipe.ChannelEntry) string { return e.Name }
 
-// names returns the names of entries.
+// names returns a new slice with the names of entries in their order. name returns the name of an
+// entry.
 func names[E any](entries []E, name func(E) string) []string {
 	out := make([]string, len(entries))
 	for i, e := range entries {
@@ -274,10 +317,11 @@ func names[E any](entries []E, name func(E) string) []string {
 // sharedScheme begins the URLs of shared memory.
 const sharedScheme = shm.Name + "://"
 
-// listen creates a listener of c on urls and returns it with the URLs to dial, best first. If the
-// options o of c include shared memory, it listens there too, under a name that the system picks and
-// that is not among the returned URLs: a handshake of a peer on this machine switches to it. The caller
-// closes c. The error is that of c.Listen.
+// listen opens a listener of c on urls and returns it with the URLs to dial, best first. If the
+// transports in o, the options of c, include shared memory that works and urls does not, it also
+// listens on shared memory under a name that the system picks. That URL is not returned: the
+// handshake of a peer on this machine finds it. Closing c closes the listener. The error is that of
+// c.Listen.
 func listen(ctx context.Context, c *pipe.Context, o pipe.Options, urls []string) (*pipe.Listener, []string, error) {
 	shared := func(url string) bool { return strings.HasPrefix(url, sharedScheme) }
 	usable := func(e pipe.TransportEntry) bool { return e.Name == shm.Name && e.Transport.Viable() == nil }

@@ -44,8 +44,8 @@ func TestChoose(t *testing.T) {
 	}
 }
 
-// A named entry that does not work is an error. A default entry that does not work is kept; the
-// plan shows that it was not used.
+// TestChooseWhatDoesNotWork checks that an entry that does not work is an error if the user has
+// named it, and is kept if it is selected by default.
 func TestChooseWhatDoesNotWork(t *testing.T) {
 	_, err := chooseTools(nameList{[]string{"good", "bad"}, true})
 	require.EqualError(t, err, "-channel: bad does not work on this machine: no such system call")
@@ -61,7 +61,8 @@ func TestChooseWhatDoesNotWork(t *testing.T) {
 	require.Equal(t, exitUsage, exitCode(err))
 }
 
-// All names and priorities of the catalog differ, as a pipe requires.
+// TestCatalogHasNoDoubles checks that no two transports and no two channels of the catalog share a
+// name or a priority, and that it has all channels of the default profile.
 func TestCatalogHasNoDoubles(t *testing.T) {
 	p := catalog(3)
 	seen := map[any]bool{}
@@ -79,7 +80,8 @@ func TestCatalogHasNoDoubles(t *testing.T) {
 	}
 }
 
-// A channel is used only if both ends have it, lanes only in the same number.
+// TestEchoAndPingAgreeOnLanes checks that the channel mpt_uv is used only if both ends have it with
+// the same number of lanes, and that otherwise they use the channel basic.
 func TestEchoAndPingAgreeOnLanes(t *testing.T) {
 	_, url := startEcho(t, "-channel", "mpt_uv,basic", "-lanes", "3")
 	for flags, want := range map[string]string{
@@ -100,7 +102,8 @@ func TestEchoAndPingAgreeOnLanes(t *testing.T) {
 	}
 }
 
-// A probe lists named entries even if they do not work.
+// TestProbeOfWhatIsNamed checks that a probe lists exactly the transports and channels that its
+// flags name, and all channels of the catalog without flags.
 func TestProbeOfWhatIsNamed(t *testing.T) {
 	stdout, stderr, code := tpipe(t, "probe", "-json", "-transport", "uv", "-channel", "mpt_uv,basic", "-lanes", "2")
 	require.Zero(t, code, stderr)

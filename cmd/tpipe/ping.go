@@ -32,7 +32,7 @@ type ping struct {
 
 var pingEntry = entry{
 	name:    "ping",
-	usage:   "-to URL [flags]",
+	usage:   "-to HOST:PORT [flags]",
 	summary: "measure round trips to an echo, or check its answers",
 	help: `Sends messages to an echo (tpipe echo, or the one of a C++ program), one after
 the other, and prints the path of the pipe and the times of the round trips. The rate
@@ -50,6 +50,7 @@ SIGINT ends the command and prints the results so far.`,
 
 func (p *ping) run(ctx context.Context, s streams) error {
 	p.complete()
+	p.to = withScheme(uvName, p.to)
 	if err := p.validate(); err != nil {
 		return err
 	}
@@ -75,12 +76,13 @@ func (p *ping) run(ctx context.Context, s streams) error {
 	return p.measure(ctx, conn, s)
 }
 
-// measure makes the round trips over conn and prints the result, even if it fails after some of them.
-// It closes conn, or aborts it after an error.
+// measure makes the round trips over conn and prints the result, even if some of them fail. It
+// closes conn or, after an error, aborts it. It returns the error of roundTrips, or errInterrupted
+// in its place if a signal has ended ctx, joined with the error of printing JSON.
 func (p *ping) measure(ctx context.Context, conn *pipe.Pipe, s streams) error {
 	r := newPingReport(p, conn)
 	if !p.json {
-		fmt.Fprintf(s.out, "pipe to %s, %s\n", r.URL, r.TLS)
+		fmt.Fprintf(s.out, "pipe to %s %s\n", r.URL, pathText(r.Plan, r.TLS))
 		printPlan(s.out, r.Plan, p.verbose)
 	}
 	err := p.roundTrips(ctx, conn, r, newProgress(s.err, p.count))
@@ -98,8 +100,10 @@ func (p *ping) measure(ctx context.Context, conn *pipe.Pipe, s streams) error {
 	return err
 }
 
-// roundTrips makes the warm-up trips and then p.count round trips over conn. It adds the latter to r,
-// and updates show. It stops at the first error and returns it.
+// roundTrips makes p.count round trips over conn and adds each to r. Unless echoes are compared, it
+// first makes up to ten warm-up trips, which are not added. It passes the number of trips added to
+// show, and clears show at the end. If a trip fails or a message cannot be generated, it stops and
+// returns the error.
 func (p *ping) roundTrips(ctx context.Context, conn *pipe.Pipe, r *pingReport, show *progress) error {
 	defer show.clear()
 	pings := newPinger(ctx, conn, p.timeout, p.check)
@@ -132,8 +136,8 @@ func (p *ping) roundTrips(ctx context.Context, conn *pipe.Pipe, r *pingReport, s
 	return nil
 }
 
-// interrupted returns errInterrupted if err is not nil and a signal has cancelled ctx. Otherwise it
-// returns err.
+// interrupted returns errInterrupted if err is not nil and ctx has ended, which happens when a
+// signal arrives. Otherwise it returns err, which may be nil.
 func interrupted(ctx context.Context, err error) error {
 	if err != nil && ctx.Err() != nil {
 		return errInterrupted
@@ -144,8 +148,8 @@ func interrupted(ctx context.Context, err error) error {
 // unset is the value of flags whose default depends on -check.
 const unset = -1
 
-// setParts returns a function for flag.FlagSet.Func that parses a number of payloads or tensors and
-// stores it in n.
+// setParts returns a function for flag.FlagSet.Func. The function parses a number of payloads or
+// tensors and stores it in *n. It returns an error if the text is no number from 0 to maxParts.
 func setParts(n *int) func(string) error {
 	return func(text string) error {
 		got, err := strconv.Atoi(text)
@@ -158,7 +162,7 @@ func setParts(n *int) func(string) error {
 }
 
 func (p *ping) flags(fs *flag.FlagSet) {
-	fs.StringVar(&p.to, "to", "", "`url` of the echo")
+	fs.StringVar(&p.to, "to", "", "`address` of the echo, HOST:PORT or a URL")
 	fs.IntVar(&p.count, "count", 1000, "`number` of round trips")
 	fs.Var(&p.size, "size", "`size` of each payload and tensor, as in 4096, 64KiB, 16MiB, 1GiB")
 	fs.Func("payloads", "`number` of payloads in a message (default 0, or up to 4 with -check)", setParts(&p.payloads))
@@ -174,7 +178,8 @@ func (p *ping) flags(fs *flag.FlagSet) {
 	p.path.flags(fs)
 }
 
-// complete sets the flags that the user has not set and whose defaults depend on other flags.
+// complete sets -payloads and -tensors, whose defaults depend on -check, if the user has not set
+// them. If -seed is 0, it sets a random seed.
 func (p *ping) complete() {
 	for _, n := range []struct {
 		flag         *int
@@ -199,11 +204,12 @@ const (
 	maxParts = 65536
 )
 
-// validate returns a *usageError for flags that are missing or out of range.
+// validate returns nil if the flags are valid, and a *usageError if one is missing or out of range.
+// It is called after complete.
 func (p *ping) validate() error {
 	switch {
 	case p.to == "":
-		return usageErrorf("-to is missing: give a url such as uv://127.0.0.1:7000")
+		return usageErrorf("-to is missing: give the address of a tpipe echo such as 127.0.0.1:7000")
 	case p.count < 1 || p.count > maxCount:
 		return usageErrorf("-count %d: want 1 to %d", p.count, maxCount)
 	case p.timeout <= 0:

@@ -31,7 +31,8 @@ type exchange struct {
 	sent, back *pooledMessage
 }
 
-// newGenerator returns the generator of the messages that the flags of p describe.
+// newGenerator returns a generator of the messages that the flags of p describe. Generators with
+// the same flags and seed generate the same messages.
 func newGenerator(p *ping) *load {
 	var seed [32]byte
 	binary.LittleEndian.PutUint64(seed[:], p.seed)
@@ -45,8 +46,9 @@ func newGenerator(p *ping) *load {
 	}
 }
 
-// next returns an exchange: a message of random bytes and memory for its echo, both from the pool of l.
-// The caller must release the exchange. The error is that of the pool.
+// next returns a new exchange: a message of random bytes, the descriptor that its echo must have,
+// and memory for the echo. The memory comes from l's pool, and the caller must release the
+// exchange. The error is that of the pool.
 func (l *load) next() (*exchange, error) {
 	x := &exchange{shape: l.shape()}
 	var err error
@@ -66,14 +68,15 @@ func (l *load) next() (*exchange, error) {
 	return x, nil
 }
 
-// release gives the memory of the message and of its echo back to the pool. Neither may be used
-// afterwards.
+// release gives the memory of the message and the memory for its echo back to the pool. x must not
+// be used afterwards.
 func (x *exchange) release() {
 	x.sent.release()
 	x.back.release()
 }
 
-// shape returns the descriptor of the next message to generate.
+// shape returns a descriptor for a new message, in new memory. All descriptors are equal, unless
+// messages are random.
 func (l *load) shape() pipe.Descriptor {
 	d := pipe.Descriptor{Metadata: l.metadata()}
 	for range l.upTo(l.payloads) {
@@ -90,7 +93,7 @@ func (l *load) shape() pipe.Descriptor {
 	return d
 }
 
-// upTo returns n or, for random messages, a number from 0 to n.
+// upTo returns a random number from 0 to n if messages are random, and otherwise n.
 func (l *load) upTo(n int) int {
 	if l.random {
 		return l.numbers.IntN(n + 1)
@@ -98,9 +101,9 @@ func (l *load) upTo(n int) int {
 	return n
 }
 
-// length returns the length in bytes of the next part. It is size or, for random messages, a length
-// from 0 to size: evenly distributed over the orders of magnitude, with 0 and size themselves more
-// frequent.
+// length returns the length in bytes of a new payload or tensor. It is l.size, unless messages are
+// random: then it is a random number from 0 to l.size. All orders of magnitude are equally likely,
+// and 0 and l.size are more likely than other numbers.
 func (l *load) length() int {
 	if !l.random {
 		return l.size
@@ -115,7 +118,7 @@ func (l *load) length() int {
 	}
 }
 
-// metadata returns random metadata of up to 31 bytes, nil unless the messages are random.
+// metadata returns up to 31 random bytes, in new memory, if messages are random, and otherwise nil.
 func (l *load) metadata() []byte {
 	if !l.random {
 		return nil
@@ -135,8 +138,9 @@ type pinger struct {
 	compare bool        // compare every byte of the echo
 }
 
-// newPinger returns a pinger on p. Each of its round trips fails after timeout, and when ctx ends. If
-// compare is set it compares every byte of the echoes. The caller must call stop.
+// newPinger returns a pinger on p. A round trip fails when it takes longer than timeout or when ctx
+// ends. If compare is true, the pinger compares every byte of the echoes. The first timeout already
+// runs, and the caller must call stop, which does not close p.
 func newPinger(ctx context.Context, p *pipe.Pipe, timeout time.Duration, compare bool) *pinger {
 	ctx, cancel := context.WithCancelCause(ctx)
 	pings := &pinger{pipe: p, ctx: ctx, timeout: timeout, compare: compare}
@@ -150,9 +154,9 @@ func newPinger(ctx context.Context, p *pipe.Pipe, timeout time.Duration, compare
 	return pings
 }
 
-// roundTrip sends the message of x, reads its echo and returns the time that both took. It fails if the
-// echo has another shape or, if p.compare is set, other bytes. Bytes are compared after the time was
-// taken. After an error the caller must abort the pipe.
+// roundTrip sends the message of x, reads its echo into the memory of x, and returns the time that
+// both took. It fails if the echo has another descriptor or, if p.compare is true, other bytes;
+// these are compared after the time is taken. After an error the caller must abort the pipe.
 func (p *pinger) roundTrip(x *exchange) (time.Duration, error) {
 	p.timer.Reset(p.timeout)
 	start := time.Now()
@@ -177,8 +181,9 @@ func (p *pinger) roundTrip(x *exchange) (time.Duration, error) {
 	return took, nil
 }
 
-// receive reads the echo of x into the memory for it. It fails if the echo has another shape than x.
-// Otherwise the error is that of the pipe.
+// receive waits for the next message and reads it into the memory that x has for the echo. It
+// fails, without reading it, if its descriptor is not that of the message sent. Otherwise the error
+// is that of the pipe.
 func (p *pinger) receive(x *exchange) error {
 	in, err := p.pipe.Next(p.ctx)
 	if err != nil {
@@ -190,8 +195,9 @@ func (p *pinger) receive(x *exchange) error {
 	return in.Read(p.ctx, x.back.memory)
 }
 
-// compareShape returns nil if the descriptor of an echo equals that of the message sent, and otherwise
-// an error that describes the first difference.
+// compareShape returns nil if back, the descriptor of an echo, is equal to sent, the descriptor of
+// the message: in its metadata and in the number, lengths, metadata and devices of payloads and
+// tensors. Otherwise it returns an error that describes the first difference.
 func compareShape(sent, back *pipe.Descriptor) error {
 	if len(back.Payloads) != len(sent.Payloads) || len(back.Tensors) != len(sent.Tensors) {
 		return fmt.Errorf("%d payloads and %d tensors came back, sent were %d and %d",
@@ -219,8 +225,9 @@ func compareShape(sent, back *pipe.Descriptor) error {
 	return nil
 }
 
-// comparePart returns nil if a part of an echo has the length and the metadata of the part sent, and
-// otherwise an error that describes the difference.
+// comparePart returns nil if a payload or tensor of an echo has the same length and metadata as the
+// one sent. Otherwise it returns an error that describes the difference. sent and back are the
+// lengths.
 func comparePart(sent, back int, sentMetadata, backMetadata []byte) error {
 	if sent != back {
 		return fmt.Errorf("%d bytes came back, sent were %d", back, sent)
@@ -231,8 +238,9 @@ func comparePart(sent, back int, sentMetadata, backMetadata []byte) error {
 	return nil
 }
 
-// compareBytes returns nil if the payloads and tensors of two messages of the same shape are equal, and
-// otherwise an error that describes the first difference.
+// compareBytes returns nil if the payloads and tensors of two messages have the same bytes, and
+// otherwise an error that describes the first difference. The two messages must have equal
+// descriptors.
 func compareBytes(sent, back *pooledMessage) error {
 	for i, p := range sent.memory.Payloads {
 		if err := compareData(p, back.memory.Payloads[i]); err != nil {
@@ -249,8 +257,8 @@ func compareBytes(sent, back *pooledMessage) error {
 	return nil
 }
 
-// compareData returns nil if the bytes are equal, and otherwise an error with the first one that
-// differs. Both have the same length.
+// compareData returns nil if sent and back, which must have the same length, are equal. Otherwise
+// it returns an error with the first byte that differs.
 func compareData(sent, back []byte) error {
 	if bytes.Equal(sent, back) {
 		return nil
@@ -263,5 +271,6 @@ func compareData(sent, back []byte) error {
 	return nil
 }
 
-// shorten returns the first bytes of p, as many as an error shows.
+// shorten returns the first 40 bytes of p, or all if p has fewer, for an error message. The result
+// shares p's memory.
 func shorten(p []byte) []byte { return p[:min(len(p), 40)] }

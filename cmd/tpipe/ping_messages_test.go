@@ -69,7 +69,8 @@ func TestLoadOfOneShape(t *testing.T) {
 	x.release()
 }
 
-// Numbers below 2^53 are exact in JSON readers that use float64. The seed 0 would select a random one.
+// TestSeedsSurviveJSON checks that a seed that a ping picks is not 0, which stands for a random
+// one, and is below 2^53, so that JSON readers that use float64 do not round it.
 func TestSeedsSurviveJSON(t *testing.T) {
 	for range 10_000 {
 		p := ping{check: true}
@@ -79,7 +80,8 @@ func TestSeedsSurviveJSON(t *testing.T) {
 	}
 }
 
-// Equal seeds generate equal messages, independent of earlier generators.
+// TestLoadIsReproducible checks that two generators with the same seed generate the same first
+// message, and one with another seed does not.
 func TestLoadIsReproducible(t *testing.T) {
 	make := func(seed uint64) *exchange {
 		x, err := newGenerator(&ping{payloads: 4, tensors: 4, size: 1000, check: true, seed: seed}).next()

@@ -14,7 +14,7 @@ import (
 // pingReport is the result of a ping, in its JSON form.
 type pingReport struct {
 	URL     string     `json:"url"`
-	TLS     *identity  `json:"tls"` // null: plain TCP
+	TLS     *identity  `json:"tls"` // null: no TLS
 	Plan    *pipe.Plan `json:"plan"`
 	Asked   int        `json:"asked"` // round trips
 	Made    int        `json:"made"`
@@ -47,7 +47,8 @@ type latency struct {
 	Max float64 `json:"max"`
 }
 
-// newPingReport returns the report of a ping over conn, before the first round trip.
+// newPingReport returns a report with the flags of p and the path and peer of conn, without any
+// round trip.
 func newPingReport(p *ping, conn *pipe.Pipe) *pingReport {
 	r := &pingReport{
 		URL: p.to, TLS: identify(conn), Plan: conn.Plan(),
@@ -61,7 +62,7 @@ func newPingReport(p *ping, conn *pipe.Pipe) *pingReport {
 	return r
 }
 
-// add adds a round trip of x, which took that time, to the figures.
+// add adds a round trip to r: x is the exchange that was made, and took is the time that it needed.
 func (r *pingReport) add(x *exchange, took time.Duration) {
 	r.Made++
 	r.Sent.Payloads += len(x.shape.Payloads)
@@ -71,8 +72,8 @@ func (r *pingReport) add(x *exchange, took time.Duration) {
 	r.times = append(r.times, took)
 }
 
-// finish computes the figures from the round trips and records err, the error that ended them, if it is
-// not nil.
+// finish computes the percentiles and the rate from the round trips that were added, if there were
+// any. If err is not nil, it records err as the error that ended the round trips.
 func (r *pingReport) finish(err error) {
 	if err != nil {
 		r.Error = err.Error()
@@ -86,8 +87,9 @@ func (r *pingReport) finish(err error) {
 	r.Latency = &latency{Min: at(0), P50: at(50), P90: at(90), P99: at(99), Max: at(100)}
 }
 
-// percentile returns the smallest of the sorted times that percent of them do not exceed. sorted must
-// not be empty.
+// percentile returns the smallest element of sorted for which at least the given percentage of all
+// elements are equal or smaller. sorted is in ascending order and not empty. With percent 0 the
+// result is the smallest element.
 func percentile(sorted []time.Duration, percent int) time.Duration {
 	rank := (len(sorted)*percent + 99) / 100
 	return sorted[max(rank, 1)-1]
@@ -113,7 +115,8 @@ func (r *pingReport) print(w io.Writer) {
 	t.Flush()
 }
 
-// message returns a description of the messages sent, such as "1 tensor of 64 KiB".
+// message returns a description of one message that was sent, such as "1 tensor of 64 KiB", or
+// "empty messages".
 func (r *pingReport) message() string {
 	var parts []string
 	if n := r.Parts.Payloads; n > 0 {

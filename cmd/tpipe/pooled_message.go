@@ -14,8 +14,9 @@ type pooledMessage struct {
 	size     int // bytes of all
 }
 
-// newPooledMessage returns memory from a for the parts that d describes, with a message that has this
-// description and refers to the memory. The caller must release it. The error is that of a.
+// newPooledMessage returns a message with the payloads and tensors that d describes, in memory that
+// it allocates from a. The message shares d's metadata. The caller must call release. The error is
+// that of a.
 func newPooledMessage(a tensor.Allocator, d *pipe.Descriptor) (*pooledMessage, error) {
 	p := &pooledMessage{size: d.Bytes()}
 	for _, payload := range d.Payloads {
@@ -36,7 +37,8 @@ func newPooledMessage(a tensor.Allocator, d *pipe.Descriptor) (*pooledMessage, e
 	return p, nil
 }
 
-// bytes allocates n bytes from a and returns them. release releases them.
+// bytes returns n bytes that it allocates from a. They are valid until p.release, which gives them
+// back. The error is that of a.
 func (p *pooledMessage) bytes(a tensor.Allocator, n int) ([]byte, error) {
 	s, err := a.Alloc(n)
 	if err != nil {
@@ -46,8 +48,8 @@ func (p *pooledMessage) bytes(a tensor.Allocator, n int) ([]byte, error) {
 	return s.Bytes()
 }
 
-// release gives the memory back to its allocator. No operation may use the message any more: the slices
-// in it do not keep the memory alive.
+// release gives the memory of the message back to its allocator. No read or write may be using the
+// message, and its slices must not be used afterwards: they do not keep the memory alive.
 func (p *pooledMessage) release() {
 	for _, s := range p.storages {
 		s.Release()

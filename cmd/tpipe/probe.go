@@ -45,7 +45,7 @@ apply to that pipe only.`,
 
 func (p *probe) flags(fs *flag.FlagSet) {
 	p.offer.flags(fs, catalog(torchLanes))
-	fs.StringVar(&p.to, "to", "", "`url` of a peer: print the path to it")
+	fs.StringVar(&p.to, "to", "", "`address` of a peer, HOST:PORT or a URL: print the path to it")
 	fs.StringVar((*string)(&p.dialect), "dialect", string(pipe.DialectAuto), "`dialect` to speak with the peer: compatible, native, or auto")
 	p.tls.dialFlags(fs)
 	fs.BoolVar(&p.json, "json", false, "print JSON")
@@ -90,8 +90,8 @@ func (p *probe) run(ctx context.Context, s streams) error {
 	return f.print(s.out)
 }
 
-// look returns which transports and channels of profile work on this machine, with the dialects and the
-// facts about the machine.
+// look returns for each transport and channel of profile whether it works on this machine, or the
+// reason why not. The result also lists the dialects and the facts about the machine.
 func look(profile tensorpipe.Profile) findings {
 	var f findings
 	for _, e := range profile.Transports {
@@ -108,8 +108,8 @@ func look(profile tensorpipe.Profile) findings {
 	return f
 }
 
-// newFinding returns a finding that something works, with a detail in that format. If err is not nil,
-// the finding is that it does not work, because of err.
+// newFinding returns a finding that name works if err is nil, with a detail formatted from format
+// and args. Otherwise the finding is that name does not work, with the text of err.
 func newFinding(name string, err error, format string, args ...any) finding {
 	if err != nil {
 		return finding{name, false, err.Error()}
@@ -117,7 +117,9 @@ func newFinding(name string, err error, format string, args ...any) finding {
 	return finding{name, true, fmt.Sprintf(format, args...)}
 }
 
-// machine returns the facts about this machine on which the paths of two processes depend.
+// machine returns the facts about this machine that decide which paths two processes have in
+// common, such as its address, boot id and PID namespace. A fact that cannot be determined is
+// listed with the reason.
 func machine() []finding {
 	address, addressErr := uv.LookupLikeNCCL("ip")
 	boot, bootErr := sysid.BootID()
@@ -137,7 +139,8 @@ func machine() []finding {
 	}
 }
 
-// ipv6Loopback returns nil if this machine can listen on the loopback address of IPv6.
+// ipv6Loopback returns nil if this machine can listen on the IPv6 loopback address, and otherwise
+// the error. It opens a listener and closes it.
 func ipv6Loopback() error {
 	l, err := net.Listen("tcp6", "[::1]:0")
 	if err != nil {
@@ -146,9 +149,9 @@ func ipv6Loopback() error {
 	return l.Close()
 }
 
-// hugePagesFrom returns a description of the active setting in text, or an error if huge pages are off.
-// text is the content of the kernel's file transparent_hugepage/enabled, which lists all settings with
-// the active one in brackets.
+// hugePagesFrom returns a description of the active setting of transparent huge pages, or an error
+// if they are off or text has no active setting. text is the content of the kernel's file
+// transparent_hugepage/enabled, which lists all settings with the active one in brackets.
 func hugePagesFrom(text string) (string, error) {
 	_, rest, _ := strings.Cut(text, "[")
 	setting, _, found := strings.Cut(rest, "]")
@@ -182,7 +185,9 @@ func (f findings) print(w io.Writer) error {
 // probeTimeout bounds the handshake of a probe.
 const probeTimeout = 30 * time.Second
 
-// ask opens a pipe to the peer of -to, prints its path with the rejected candidates, and closes it.
+// ask opens a pipe to the peer at the URL of -to, prints the pipe's path and the rejected
+// candidates to s.out, and closes the pipe. The error is a *usageError for a bad flag, that of
+// dialling or of printing JSON, or errInterrupted if a signal has ended ctx.
 func (p *probe) ask(ctx context.Context, s streams) error {
 	tls, err := p.tls.dial()
 	if err != nil {
@@ -200,7 +205,7 @@ func (p *probe) ask(ctx context.Context, s streams) error {
 		return err
 	}
 	defer c.Close()
-	conn, err := c.Dial(ctx, p.to)
+	conn, err := c.Dial(ctx, withScheme(uvName, p.to))
 	if err != nil {
 		return interrupted(ctx, flagError("to", err))
 	}

@@ -49,13 +49,14 @@ func (s *shared) String() string {
 	return s.data.String()
 }
 
-// await blocks until text has been printed.
+// await blocks until the output contains text, and fails the test after processTimeout.
 func (s *shared) await(t *testing.T, text string) {
 	t.Helper()
 	require.Eventually(t, func() bool { return strings.Contains(s.String(), text) }, processTimeout, time.Millisecond, text)
 }
 
-// program returns a tpipe command.
+// program returns a command, not started yet, that runs this test binary as tpipe with the
+// arguments args.
 func program(t *testing.T, args ...string) *exec.Cmd {
 	t.Helper()
 	path, err := os.Executable()
@@ -66,14 +67,16 @@ func program(t *testing.T, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// start starts tpipe as a process, which is killed at the end of the test.
+// start starts tpipe with the arguments args as a process, which is killed at the end of the test
+// or after processTimeout. It skips the test with -short.
 func start(t *testing.T, args ...string) *process {
 	short.Skip(t, "starts processes")
 	t.Helper()
 	return startCommand(t, program(t, args...))
 }
 
-// startCommand starts a command that executes tpipe.
+// startCommand starts cmd, a command that runs tpipe. The process is killed at the end of the test
+// or after processTimeout. If the test fails, its standard error output is logged.
 func startCommand(t *testing.T, cmd *exec.Cmd) *process {
 	t.Helper()
 	p := &process{t: t, cmd: cmd}
@@ -92,7 +95,8 @@ func startCommand(t *testing.T, cmd *exec.Cmd) *process {
 	return p
 }
 
-// startEcho runs an echo and returns the URL it printed.
+// startEcho starts tpipe echo with the arguments args, and returns it and the URL that it prints,
+// once it listens.
 func startEcho(t *testing.T, args ...string) (*process, string) {
 	t.Helper()
 	p := start(t, append([]string{"echo"}, args...)...)
@@ -101,7 +105,8 @@ func startEcho(t *testing.T, args ...string) (*process, string) {
 	return p, url
 }
 
-// line returns the next line of stdout.
+// line waits for the next line of the process's standard output and returns it without the line
+// break. The end of the output ends the test.
 func (p *process) line() string {
 	p.t.Helper()
 	text, err := p.lines.ReadString('\n')
@@ -109,7 +114,7 @@ func (p *process) line() string {
 	return strings.TrimSuffix(text, "\n")
 }
 
-// lineWith reads stdout up to the next line that contains text.
+// lineWith reads lines of the process's standard output until one contains text, and returns it.
 func (p *process) lineWith(text string) string {
 	p.t.Helper()
 	for {
@@ -121,10 +126,8 @@ func (p *process) lineWith(text string) string {
 
 func (p *process) signal(s os.Signal) { require.NoError(p.t, p.cmd.Process.Signal(s)) }
 
-// resume continues a process that was stopped, unless it has been killed.
-func (p *process) resume() { _ = p.cmd.Process.Signal(syscall.SIGCONT) }
-
-// wait returns the rest of stdout, stderr and the exit code, -1 after a signal.
+// wait waits until the process exits. It returns the standard output that was not read yet, all of
+// the standard error output, and the exit code, which is -1 if a signal ended the process.
 func (p *process) wait() (stdout, stderr string, code int) {
 	p.t.Helper()
 	rest, err := io.ReadAll(p.lines)
@@ -149,7 +152,8 @@ func (p *process) kill() {
 	p.ended = true
 }
 
-// stop terminates a process with SIGTERM and requires exit code 0.
+// stop sends SIGTERM to the process, waits until it exits, and returns all of its standard error
+// output. The exit code must be 0.
 func (p *process) stop() (stderr string) {
 	p.t.Helper()
 	p.signal(syscall.SIGTERM)
@@ -158,7 +162,8 @@ func (p *process) stop() (stderr string) {
 	return stderr
 }
 
-// tpipe runs a command to its end.
+// tpipe runs tpipe with the arguments args as a process, and returns its standard output, its
+// standard error output and its exit code, which is -1 if a signal ended it.
 func tpipe(t *testing.T, args ...string) (stdout, stderr string, code int) {
 	t.Helper()
 	return start(t, args...).wait()

@@ -16,6 +16,11 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
 
+const (
+	defaultMemory = 64 << 20 // of send -memory and recv -memory
+	leastMemory   = 4 << 20  // one chunk
+)
+
 // recv is the command recv, which receives the files of tpipe send. The fields are its flags.
 type recv struct {
 	path      pathFlags
@@ -25,7 +30,7 @@ type recv struct {
 	once      bool
 	overwrite bool
 	maxBytes  byteSize
-	limit     byteSize
+	memory    byteSize
 	senders   int
 	stall     time.Duration
 	show      showFlags
@@ -39,40 +44,45 @@ var recvEntry = entry{
 it; with -once from the first sender only.
 
 A file gets its final name only when it is complete, its CRC32C is right and it is on
-disk. Until then it is a part file, .NAME.tpipe-part, which is removed if the transfer
-fails. A receiver that was killed may leave a part file; the next transfer of that name
-replaces it. No sender can write outside of DIR. An existing file is not replaced
-without -overwrite: the offer is rejected before anything is sent.
+disk. Until then it is a part file, .NAME.tpipe-part. If the sender, the network or this
+receiver is interrupted, the part file stays, and send -resume continues it; another
+transfer of that name replaces it. After other failures it is removed. No sender can write
+outside of DIR. An existing file is not replaced without -overwrite: the offer is rejected
+before anything is sent, with -resume before anything of that file is sent.
+
+Each transfer takes up to -memory for chunks that are not written yet, and up to 16 MiB
+for the header of a file, whatever the size of the files.
 
 At most -max-senders transfers run at a time; a further sender fails, and may try
 again. A transfer in which nothing arrives from the sender for -stall-timeout
 fails at both ends: the sender was stopped, or its network is down. Its slot and
 its file names are then free for others. Time in which the receiver writes
-to disk does not count; time in which the sender reads or compresses a tensor
-does, so raise -stall-timeout for slow senders of large tensors. A sender takes
+to disk does not count; time in which the sender reads or compresses a chunk
+does, so raise -stall-timeout for slow senders. A sender takes
 no slot before it has offered its files, for which it has 10s, or -stall-timeout
 if that is less.
 
 The first line printed is "listening on" and the URL to dial, with -json on stderr; a
 port of 0 in -listen is replaced by the real one. With shm in -transport senders of this
 machine use shared memory. Without -tls-cert every process that reaches the address can
-fill the disk, up to -max-bytes for each transfer, and the network can be read. Peers
+fill the disk, up to -max-bytes for each transfer, and with -resume learn the CRC32C of
+files in DIR whose names and sizes it knows; and the network can be read. Peers
 without an accepted offer hold at most 64 MiB together; those that hold most are
 disconnected.
 
 Exit codes: 0 after a signal that cut no transfer short, or with -once when all files
 have their final names; 1 if they do not; 130 after a signal that cut a transfer short,
 or that came before the one sender of -once.`,
-	make: func() command { return &recv{maxBytes: min(1<<40, math.MaxInt), limit: min(8<<30, math.MaxInt)} },
+	make: func() command { return &recv{maxBytes: min(1<<40, math.MaxInt), memory: defaultMemory} },
 }
 
 func (c *recv) flags(fs *flag.FlagSet) {
-	fs.StringVar(&c.listen, "listen", "127.0.0.1:0", "`address` to listen on, HOST:PORT or uv://HOST:PORT")
+	fs.StringVar(&c.listen, "listen", "127.0.0.1:0", "`address` to listen on, HOST:PORT or a URL")
 	fs.StringVar(&c.out, "out", "", "`directory` to receive into; it must exist")
 	fs.BoolVar(&c.once, "once", false, "exit after the first sender has finished or failed; others are rejected")
 	fs.BoolVar(&c.overwrite, "overwrite", false, "replace existing files")
 	fs.Var(&c.maxBytes, "max-bytes", "most bytes of one transfer, a `size`")
-	fs.Var(&c.limit, "limit", "largest tensor to receive, a `size`; each sender may use that much memory of the receiver, or 128 MiB if that is more")
+	fs.Var(&c.memory, "memory", "most bytes of one transfer that are received and not written yet, a `size`, 4MiB or more")
 	fs.IntVar(&c.senders, "max-senders", 16, "most `transfers` at a time, 1 or more; further senders are rejected")
 	fs.DurationVar(&c.stall, "stall-timeout", 30*time.Second, "longest `time` to wait for a sender from which nothing arrives, 1s or more")
 	c.show.flags(fs)
@@ -87,7 +97,7 @@ func (c *recv) run(ctx context.Context, s streams) error {
 	}
 	opts.Logger = slog.New(slog.NewTextHandler(s.err, nil))
 	store, err := filetransfer.OpenStore(c.out, filetransfer.StoreOptions{
-		Overwrite: c.overwrite, MaxBytes: int(c.maxBytes), MaxTensor: int(c.limit), MaxSenders: c.senders, StallTimeout: c.stall,
+		Overwrite: c.overwrite, MaxBytes: int(c.maxBytes), Memory: int(c.memory), MaxSenders: c.senders, StallTimeout: c.stall,
 	})
 	if err != nil {
 		return fmt.Errorf("-out: %w", err)
@@ -98,7 +108,7 @@ func (c *recv) run(ctx context.Context, s streams) error {
 		return err
 	}
 	defer pipes.Close()
-	l, urls, err := listen(ctx, pipes, opts, []string{withScheme(c.listen)})
+	l, urls, err := listen(ctx, pipes, opts, []string{withScheme(uvName, c.listen)})
 	if err != nil {
 		return flagError("listen", err)
 	}
@@ -113,8 +123,9 @@ func (c *recv) run(ctx context.Context, s streams) error {
 	return errors.Join(r.serve(ctx, l), pipes.Close())
 }
 
-// options checks the flags and returns the options of the pipe.Context, without a Logger. The error is
-// a *usageError or that of a file or transport that a flag names.
+// options checks the flags and returns the options for the pipe.Context of the receiver, without a
+// Logger. The error is a *usageError, that of a file that a flag names, or that of a transport or
+// channel that does not work on this machine.
 func (c *recv) options() (pipe.Options, error) {
 	tls, err := c.tls.listen()
 	if err != nil {
@@ -127,15 +138,17 @@ func (c *recv) options() (pipe.Options, error) {
 	switch {
 	case c.out == "":
 		return opts, usageErrorf("-out is missing: name the directory to receive into")
-	case c.maxBytes < 1 || c.limit < 1:
-		return opts, usageErrorf("-max-bytes and -limit: want more than 0")
+	case c.maxBytes < 1:
+		return opts, usageErrorf("-max-bytes %s: want more than 0", c.maxBytes)
+	case c.memory < leastMemory:
+		return opts, usageErrorf("-memory %s: want 4MiB or more", c.memory)
 	case c.senders < 1:
 		return opts, usageErrorf("-max-senders %d: want 1 or more", c.senders)
 	case c.stall < time.Second: // TCP may take a second to retransmit a lost packet
 		return opts, usageErrorf("-stall-timeout %s: want 1s or more", c.stall)
 	}
 	opts.Name = "tpipe recv"
-	opts.Limits = filetransfer.Limits(int(c.limit))
+	opts.Limits = filetransfer.Limits()
 	return opts, nil
 }
 
@@ -154,10 +167,11 @@ type receiveServer struct {
 // errBusy rejects further senders of a recv -once.
 var errBusy = errors.New("it was started with -once and serves another sender")
 
-// serve receives from all senders until ctx ends or, with -once, from the first sender only. It returns
-// when all transfers have ended. It returns errInterrupted if a signal cut a transfer short or came
-// before the one sender of -once. Otherwise the error is that of the transfer of -once and that of
-// accepting.
+// serve accepts pipes from l and receives the files of all senders at once, until ctx ends. With
+// -once it receives from the first sender only and rejects others until that one has ended. It
+// returns when all transfers have ended. The error is errInterrupted if a signal cut a transfer
+// short, or came before the one sender of -once. Otherwise it joins the error of the transfer of
+// -once and that of accepting. Other failed transfers are printed and not returned.
 func (r *receiveServer) serve(ctx context.Context, l *pipe.Listener) error {
 	accepting, stop := context.WithCancel(ctx)
 	defer stop()
@@ -187,9 +201,9 @@ func (r *receiveServer) serve(ctx context.Context, l *pipe.Listener) error {
 	}
 }
 
-// receive receives all files of one sender, prints the result, and closes p. The result of a failed
-// transfer is printed as JSON only. The error has the name of the sender. It matches errInterrupted if
-// a signal cut the transfer short.
+// receive receives all files of one sender and closes p. It prints the result if the transfer
+// succeeds or with -json. The error of a transfer names the sender, and matches errInterrupted if a
+// signal cut the transfer short. It is joined with the error of printing JSON.
 func (r *receiveServer) receive(ctx context.Context, p *pipe.Pipe) error {
 	t := newTransfer(p, "from", r.screen, r.show.verbose)
 	err := r.store.Receive(ctx, p, t)

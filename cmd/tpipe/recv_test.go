@@ -18,7 +18,8 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/tensor/safetensors"
 )
 
-// startRecv starts a recv into dir and returns its address as HOST:PORT.
+// startRecv starts tpipe recv into dir with the arguments args, and returns it and its address,
+// HOST:PORT, once it listens.
 func startRecv(t *testing.T, dir string, args ...string) (*process, string) {
 	t.Helper()
 	p := start(t, append([]string{"recv", "-out", dir}, args...)...)
@@ -27,7 +28,8 @@ func startRecv(t *testing.T, dir string, args ...string) (*process, string) {
 	return p, address
 }
 
-// weightsFolder creates a folder of safetensors files and one other file.
+// weightsFolder creates a folder with several safetensors files and one other file, and returns its
+// path.
 func weightsFolder(t *testing.T) string {
 	t.Helper()
 	folder := filepath.Join(t.TempDir(), "weights")
@@ -38,7 +40,8 @@ func weightsFolder(t *testing.T) string {
 	return folder
 }
 
-// sparseFile creates a file of tensors without disk blocks.
+// sparseFile creates a safetensors file at path with the given number of tensors of size bytes
+// each. The data are zeros that take no disk blocks.
 func sparseFile(t *testing.T, path string, tensors, size int) {
 	t.Helper()
 	header := map[string]any{}
@@ -53,8 +56,8 @@ func sparseFile(t *testing.T, path string, tensors, size int) {
 	require.NoError(t, os.Truncate(path, int64(len(data)+tensors*size)))
 }
 
-// safetensorsIn returns the safetensors files below a directory. It fails the test if there are
-// part files.
+// safetensorsIn returns the contents of the safetensors files below dir, by their paths relative to
+// dir. It fails the test if there is a part file.
 func safetensorsIn(t *testing.T, dir string) map[string][]byte {
 	t.Helper()
 	found := map[string][]byte{}
@@ -80,7 +83,7 @@ func requireSame(t *testing.T, want, got map[string][]byte) {
 func TestSendFolder(t *testing.T) {
 	folder := weightsFolder(t)
 	want := safetensorsIn(t, folder)
-	for _, flags := range []string{"", "-dialect compatible", "-dialect native", "-v"} {
+	for _, flags := range []string{"", "-dialect compatible", "-dialect native", "-transport uv", "-v"} {
 		out := t.TempDir()
 		recv, address := startRecv(t, out, "-once")
 		to := map[bool]string{true: "uv://" + address, false: address}[flags == ""]
@@ -89,7 +92,7 @@ func TestSendFolder(t *testing.T) {
 		require.Empty(t, stderr, "no bar where there is no terminal")
 		requireSame(t, want, safetensorsIn(t, filepath.Join(out, "weights")))
 		require.Contains(t, stdout, "skipped: not *.safetensors")
-		require.Contains(t, stdout, " to uv://"+address)
+		require.Contains(t, stdout, " to "+address+", ")
 		require.Contains(t, stdout, "weights/sparse.safetensors: 3 tensors, 9.0 MiB, crc32c ")
 		require.Contains(t, stdout, "files, ")
 		require.Equal(t, flags == "-v", strings.Contains(stdout, "transport"), stdout)
@@ -97,7 +100,12 @@ func TestSendFolder(t *testing.T) {
 		require.Zero(t, code, stderr)
 		require.Empty(t, stderr)
 		require.Contains(t, received, " from tpipe send (127.0.0.1:")
-		require.Contains(t, received, "plain TCP\n")
+		over := map[string]string{"shm": "over shm", "uv": "over uv, no TLS"}[withinMachine()]
+		if flags == "-transport uv" {
+			over = "over uv, no TLS"
+		}
+		require.Contains(t, received, " dialect, "+over+"\n")
+		require.Contains(t, stdout, " dialect, "+over+"\n")
 		require.ElementsMatch(t, linesWith(stdout, "crc32c"), linesWith(received, "crc32c"))
 		require.Len(t, linesWith(stdout, "crc32c"), len(want))
 	}
@@ -154,8 +162,8 @@ func TestSendJSON(t *testing.T) {
 	require.Empty(t, rest, "quiet")
 }
 
-// A recv with -json prints its address on stderr, and one object for each sender, failed ones
-// included.
+// TestRecvJSON checks that a recv with -json prints its address on stderr, and on stdout one object
+// for each transfer, failed ones included, and nothing else.
 func TestRecvJSON(t *testing.T) {
 	cmd := program(t, "recv", "-json", "-out", t.TempDir())
 	stdout, err := cmd.StdoutPipe()
@@ -189,7 +197,8 @@ func TestRecvJSON(t *testing.T) {
 	require.NoError(t, cmd.Wait())
 }
 
-// Existing files are not changed without -overwrite.
+// TestExistingFile checks that a recv rejects a file that exists and does not change it, and
+// replaces it with -overwrite.
 func TestExistingFile(t *testing.T) {
 	out := t.TempDir()
 	old := filepath.Join(out, "testdata", "digits_split_mlp_init.safetensors")
@@ -244,7 +253,8 @@ func TestUnwritableDirectory(t *testing.T) {
 	require.Equal(t, 1, strings.Count(stderr, "\n"), stderr)
 }
 
-// A write error, here of a limit on the size of files, fails one transfer and nothing else.
+// TestFileSizeLimit checks that a transfer that the recv cannot write, because a file exceeds the
+// size limit of the process, fails and leaves no part files, and that the next transfer succeeds.
 func TestFileSizeLimit(t *testing.T) {
 	out := t.TempDir()
 	recv := startCommand(t, limitedShell(t, "recv", "-out", out))

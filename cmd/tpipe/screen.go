@@ -22,8 +22,9 @@ type screen struct {
 	drawn        time.Time
 }
 
-// newScreen returns a screen on the standard streams s, without lines if quiet or json is set, and
-// without a bar if quiet is set.
+// newScreen returns a screen that prints lines to s.out and draws a progress bar on s.err. It
+// prints no lines if quiet or json is true. It draws no bar if quiet is true or s.err is not a
+// terminal.
 func newScreen(s streams, quiet, json bool) *screen {
 	sc := &screen{out: s.out, err: s.err, bar: isTerminal(s.err) && !quiet}
 	if quiet || json {
@@ -32,19 +33,20 @@ func newScreen(s streams, quiet, json bool) *screen {
 	return sc
 }
 
-// print prints text to stdout, or nothing if stdout is reserved for JSON or the user asked for errors
-// only.
+// print prints text to stdout, in place of the progress bar. It does nothing if the screen prints
+// no lines because of -quiet or -json.
 func (s *screen) print(text string) {
 	if s.out != nil {
 		s.printAbove(s.out, text)
 	}
 }
 
-// warn prints a line to stderr.
+// warn prints text and a line break to stderr, in place of the progress bar, also with -quiet and
+// -json.
 func (s *screen) warn(text string) { s.printAbove(s.err, text+"\n") }
 
-// printAbove removes the progress bar and prints text to w in its place. The next call of advance draws
-// the bar again.
+// printAbove erases the progress bar and prints text to w in its place. A later call of advance
+// draws the bar again, below text. printAbove ignores errors of writing, and takes s.mu.
 func (s *screen) printAbove(w io.Writer, text string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -52,7 +54,7 @@ func (s *screen) printAbove(w io.Writer, text string) {
 	fmt.Fprint(w, text)
 }
 
-// clear removes the progress bar from the terminal. The caller holds s.mu.
+// clear erases the progress bar from the terminal if it is drawn. The caller holds s.mu.
 func (s *screen) clear() {
 	if s.bar && !s.drawn.IsZero() {
 		fmt.Fprint(s.err, "\r\x1b[K")
@@ -60,7 +62,8 @@ func (s *screen) clear() {
 	}
 }
 
-// addTotal adds the bytes of a transfer that starts to the total of the bar.
+// addTotal adds the bytes that a new transfer will move to the total of the progress bar. It draws
+// nothing. If the total was 0, the time that the bar shows begins now.
 func (s *screen) addTotal(bytes int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -70,7 +73,8 @@ func (s *screen) addTotal(bytes int) {
 	s.total += bytes
 }
 
-// advance adds bytes that a transfer has moved, and draws the bar if the last drawing is old enough.
+// advance adds the given number of moved bytes to the progress bar. If the screen has a bar,
+// advance draws it, unless the bar on the terminal was drawn less than 100 ms ago.
 func (s *screen) advance(bytes int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -81,9 +85,9 @@ func (s *screen) advance(bytes int) {
 	}
 }
 
-// remove subtracts a transfer that has ended from the bar. total is the argument of its call of
-// addTotal, and moved the sum of the arguments of its calls of advance. remove erases the bar until the
-// next call of advance.
+// remove removes a transfer that has ended from the progress bar. total is the number of bytes that
+// the transfer has passed to addTotal, and moved the sum of those that it has passed to advance.
+// remove also erases the bar, until a call of advance draws it again.
 func (s *screen) remove(total, moved int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -95,7 +99,9 @@ func (s *screen) remove(total, moved int) {
 // barWidth leaves space for the figures on 80 columns.
 const barWidth = 24
 
-// bar returns the progress bar as text, after moved of total bytes were moved in the time took.
+// bar returns the text of a progress bar after moved of total bytes were moved in the time took: a
+// bar, the percentage, both numbers and the rate. If moved is not 0 and took is more than a second,
+// it also contains the time left.
 func bar(moved, total int, took time.Duration) string {
 	done := float64(moved) / float64(max(total, 1))
 	full := int(done * barWidth)
@@ -118,7 +124,8 @@ type progress struct {
 // refresh is the shortest time between two updates of a progress display.
 const refresh = 100 * time.Millisecond
 
-// newProgress returns a progress of total steps that is shown on w.
+// newProgress returns a progress of total steps that is drawn on w if w is a terminal, and
+// otherwise not at all. Nothing is drawn yet.
 func newProgress(w io.Writer, total int) *progress {
 	if !isTerminal(w) {
 		w = nil
@@ -126,8 +133,8 @@ func newProgress(w io.Writer, total int) *progress {
 	return &progress{w: w, total: total, shown: time.Now()}
 }
 
-// isTerminal reports whether w is a terminal. The null device, which is a character device too, is not
-// a terminal.
+// isTerminal reports whether w is an *os.File that is a character device other than the null
+// device. It takes every such file for a terminal.
 func isTerminal(w io.Writer) bool {
 	f, ok := w.(*os.File)
 	if !ok {
@@ -141,7 +148,8 @@ func isTerminal(w io.Writer) bool {
 	return err != nil || !os.SameFile(info, null)
 }
 
-// at shows that n steps are done, unless the last update is too recent.
+// at draws that n steps are done. It does nothing if the output is not a terminal, or if the last
+// drawing, or the creation of p, is less than 100 ms ago.
 func (p *progress) at(n int) {
 	if p.w == nil || time.Since(p.shown) < refresh {
 		return
@@ -150,7 +158,7 @@ func (p *progress) at(n int) {
 	fmt.Fprintf(p.w, "\r%d of %d", n, p.total)
 }
 
-// clear removes the line from the terminal.
+// clear erases the progress from the terminal. It does nothing if the output is not a terminal.
 func (p *progress) clear() {
 	if p.w != nil {
 		fmt.Fprint(p.w, "\r\x1b[K")

@@ -26,7 +26,8 @@ func TestBar(t *testing.T) {
 	require.Less(t, len(bar(999_999_999_999, 1<<40, 100*time.Hour)), 80)
 }
 
-// The bar stays below the lines and is removed when all transfers have ended.
+// TestScreen checks that lines replace the progress bar, that the next advance draws it again, and
+// that it is erased when a transfer is removed. Without a bar only lines are printed.
 func TestScreen(t *testing.T) {
 	var terminal bytes.Buffer
 	s := &screen{out: &terminal, err: &terminal, bar: true}
@@ -67,7 +68,7 @@ func TestQuiet(t *testing.T) {
 	require.Empty(t, stdout+stderr)
 }
 
-// Flags may stand before, between and after operands.
+// TestParse checks that flags are recognized before, between and after operands, and not after --.
 func TestParse(t *testing.T) {
 	for line, want := range map[string]struct{ x, operands string }{
 		"":              {"", ""},

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"flag"
-	"strings"
+	"fmt"
+	"io/fs"
+	"syscall"
 	"time"
 
 	"github.com/tensorpipe-go/tensorpipe/cmd/tpipe/internal/filetransfer"
@@ -20,6 +22,8 @@ type send struct {
 	follow  bool
 	codec   pipe.Compression
 	timeout time.Duration
+	resume  bool
+	memory  byteSize
 	show    showFlags
 }
 
@@ -32,9 +36,15 @@ name, the files of a folder in a folder of the same name; "." and "DIR/." send t
 of a folder without its name. In folders only *.safetensors are sent, at any depth.
 
 The headers of all files are read before anything is sent, and the receiver accepts or
-rejects the list of all names and sizes. Files arrive byte for byte, several tensors at a
-time. A CRC32C protects the bytes from the file here to the disk there and is printed for
-each file.
+rejects the list of all names and sizes. Files arrive byte for byte, in chunks of 4 MiB,
+several at a time. A CRC32C protects the bytes from the file here to the disk there and is
+printed for each file.
+
+With -resume the receiver reports the CRC32C of each chunk that it has. Files with the same
+size and CRC32C are skipped, and a part file continues after the chunks that are equal to
+the file here. Both ends read what was transferred before; neither sends it again.
+
+If no receiver listens yet, send waits for one, up to -timeout.
 
 With -compress the tensors that become smaller are sent compressed, if the receiver can
 decompress. This takes CPU time at both ends and is for slow networks: s2 for repetitive
@@ -44,21 +54,26 @@ A receiver drops a sender from which nothing has arrived for some time, 30s by d
 see -stall-timeout in tpipe help recv.
 
 The exit code is 0 if the receiver has confirmed every file: complete, checked and on
-disk. After a failure or SIGINT complete files stay, and no part files are left.`,
-	make: func() command { return &send{} },
+disk. After a failure or SIGINT complete files stay. After SIGINT, and if the connection
+or one end was lost, the receiver keeps the part file, and -resume continues it. After
+SIGINT send waits up to 10s for the receiver, so that it prints what the receiver has.`,
+	make: func() command { return &send{memory: defaultMemory} },
 }
 
 func (c *send) flags(fs *flag.FlagSet) {
-	fs.StringVar(&c.to, "to", "", "`address` of the receiver, HOST:PORT or uv://HOST:PORT")
+	fs.StringVar(&c.to, "to", "", "`address` of the receiver, HOST:PORT or a URL")
 	fs.BoolVar(&c.follow, "follow", false, "follow symbolic links to files in folders; without it such links are an error")
 	fs.TextVar(&c.codec, "compress", pipe.CompressionNone, "`codec` to compress tensors with: s2 or zstd")
-	fs.DurationVar(&c.timeout, "timeout", 30*time.Second, "longest `time` to wait for the connection")
+	fs.BoolVar(&c.resume, "resume", false, "send only the bytes that the receiver lacks: skip equal files, continue part files")
+	fs.Var(&c.memory, "memory", "most bytes that are read and not sent yet, a `size`, 4MiB or more")
+	fs.DurationVar(&c.timeout, "timeout", 30*time.Second, "longest `time` to wait for a receiver and the connection to it")
 	c.show.flags(fs)
 	c.tls.dialFlags(fs)
 	c.path.flags(fs)
 }
 
-// setOperands implements operandCommand: the files and folders to send.
+// setOperands stores operands, the files and folders to send, and checks the flags that run needs.
+// It keeps the slice. The error is a *usageError, also if operands is empty.
 func (c *send) setOperands(operands []string) error {
 	c.paths = operands
 	switch {
@@ -68,6 +83,8 @@ func (c *send) setOperands(operands []string) error {
 		return usageErrorf("nothing to send: name files or folders")
 	case c.codec != pipe.CompressionNone && c.path.dialect == pipe.DialectCompatible:
 		return usageErrorf("-compress %s: the compatible dialect has no compression", c.codec)
+	case c.memory < leastMemory:
+		return usageErrorf("-memory %s: want 4MiB or more", c.memory)
 	case c.timeout <= 0:
 		return usageErrorf("-timeout %s: want more than 0", c.timeout)
 	}
@@ -87,47 +104,79 @@ func (c *send) run(ctx context.Context, s streams) error {
 	if err != nil {
 		return err
 	}
-	list.Compression = c.codec
 	opts.Name = "tpipe send"
 	opts.HandshakeTimeout = c.timeout
-	opts.Limits = filetransfer.Limits(list.Largest())
+	opts.Limits = filetransfer.Limits()
 	pipes, err := pipe.New(opts)
 	if err != nil {
 		return err
 	}
 	defer pipes.Close()
-	p, err := pipes.Dial(ctx, withScheme(c.to))
+	p, err := c.dial(ctx, pipes, s)
 	if err != nil {
 		return interrupted(ctx, flagError("to", err))
 	}
 	return c.transfer(ctx, p, list, s)
 }
 
-// transfer sends the files of list over p and prints the result, even if it fails after some of them.
-// It closes p, or aborts it after an error.
+// dial opens a pipe to the receiver. While no process listens at the address, it dials again with
+// growing pauses, and after a second prints that it waits, until the time of -timeout is over. The
+// error is that of the last attempt, or the cause of ctx.
+func (c *send) dial(ctx context.Context, pipes *pipe.Context, s streams) (*pipe.Pipe, error) {
+	begin, said := time.Now(), false
+	for pause := 50 * time.Millisecond; ; pause = min(2*pause, time.Second) {
+		p, err := pipes.Dial(ctx, withScheme(uvName, c.to))
+		left := c.timeout - time.Since(begin)
+		if err == nil || !absent(err) || left <= 0 {
+			return p, err
+		}
+		if !said && time.Since(begin) >= time.Second {
+			said = true
+			fmt.Fprintf(s.err, "tpipe send: waiting up to %s for a receiver at %s\n", c.timeout, c.to)
+		}
+		next := time.NewTimer(min(pause, left))
+		select {
+		case <-next.C:
+		case <-ctx.Done():
+			next.Stop()
+			return nil, context.Cause(ctx)
+		}
+	}
+}
+
+// absent reports whether err, the error of dialling, means that no process listens at the address,
+// or that its machine cannot be reached yet.
+func absent(err error) bool {
+	for _, e := range []error{syscall.ECONNREFUSED, syscall.EHOSTUNREACH, syscall.ENETUNREACH, fs.ErrNotExist} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return false
+}
+
+// transfer sends the files of list over p and prints the result, even if it fails after some of
+// them. It closes p, or aborts p after an error. It returns the error of the transfer, or
+// errInterrupted if a signal has ended ctx, joined with that of printing JSON.
 func (c *send) transfer(ctx context.Context, p *pipe.Pipe, list *filetransfer.FileList, s streams) error {
 	show := newScreen(s, c.show.quiet, c.show.json)
 	t := newTransfer(p, "to", show, c.show.verbose)
 	if list.Skipped > 0 {
 		show.print(plural(list.Skipped, "file") + " skipped: not *" + filetransfer.Suffix + "\n")
 	}
-	err := filetransfer.Send(ctx, p, list, t)
+	err := filetransfer.Send(ctx, p, list, filetransfer.SendOptions{Resume: c.resume, Compression: c.codec, Memory: int(c.memory)}, t)
 	if err == nil {
 		p.Close() // the result does not depend on how the receiver closes
 	}
-	err = interrupted(ctx, err)
+	if unconfirmed := errors.Is(err, filetransfer.ErrUnconfirmed); unconfirmed {
+		err = fmt.Errorf("%w: %w", errInterrupted, filetransfer.ErrUnconfirmed)
+	} else {
+		err = interrupted(ctx, err)
+	}
 	if c.codec != pipe.CompressionNone {
 		stats := p.Stats().Compression
 		t.Compression = &compression{stats.Sent.Parts, stats.Sent.Bytes, stats.Sent.WireBytes, stats.Plain.Messages, stats.Plain.Bytes, stats.Refused}
 	}
 	t.finish(err)
 	return errors.Join(err, t.print(s.out, c.show.json))
-}
-
-// withScheme returns an address as a URL. An address without a scheme becomes a URL of uv.
-func withScheme(address string) string {
-	if strings.Contains(address, "://") {
-		return address
-	}
-	return "uv://" + address
 }

@@ -15,13 +15,13 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/uv"
 )
 
-// tlsFlags are the flags that configure TLS. Without any of them a pipe uses plain TCP.
+// tlsFlags are the flags that configure TLS. Without any of them a pipe has no TLS.
 type tlsFlags struct {
 	on                  bool
 	cert, key, ca, name string
 }
 
-// dialFlags declares the flags of commands that dial.
+// dialFlags declares in fs the TLS flags of a command that dials. Parsing fs sets fields of f.
 func (f *tlsFlags) dialFlags(fs *flag.FlagSet) {
 	fs.BoolVar(&f.on, "tls", false, "use TLS, which the other flags for TLS imply; the listener needs a certificate that this system trusts, or one signed by an authority of -tls-ca")
 	fs.StringVar(&f.ca, "tls-ca", "", "PEM `file` of the authorities of which one must have signed the listener's certificate")
@@ -30,15 +30,42 @@ func (f *tlsFlags) dialFlags(fs *flag.FlagSet) {
 	fs.StringVar(&f.key, "tls-key", "", "PEM `file` of the private key for -tls-cert")
 }
 
-// listenFlags declares the flags of commands that listen.
+// listenFlags declares in fs the TLS flags of a command that listens. Parsing fs sets fields of f.
 func (f *tlsFlags) listenFlags(fs *flag.FlagSet) {
 	fs.StringVar(&f.cert, "tls-cert", "", "PEM `file` of the certificate to show; with it all pipes are TLS")
 	fs.StringVar(&f.key, "tls-key", "", "PEM `file` of the private key for -tls-cert")
 	fs.StringVar(&f.ca, "tls-ca", "", "PEM `file` of authorities; each client needs a certificate that one of them signed")
 }
 
-// dial returns the options of the transport uv for a TLS client, nil if no flag for TLS is set. The
-// error is that of load.
+// memberFlags declares in fs the TLS flags of a worker, which dials and listens. Parsing fs sets
+// fields of f.
+func (f *tlsFlags) memberFlags(fs *flag.FlagSet) {
+	fs.StringVar(&f.cert, "tls-cert", "", "PEM `file` of the certificate to show; with it all workers must use TLS")
+	fs.StringVar(&f.key, "tls-key", "", "PEM `file` of the private key for -tls-cert")
+	fs.StringVar(&f.ca, "tls-ca", "", "PEM `file` of authorities; each worker needs a certificate that one of them signed")
+	fs.StringVar(&f.name, "tls-name", "", "`name` that the certificates of all workers have (default the address of each)")
+}
+
+// member returns the TLS configuration of a worker, or nil if no TLS flag is set. The error is a
+// *usageError if certificate, key or authorities are missing, or that of a file.
+func (f *tlsFlags) member() (*tls.Config, error) {
+	if *f == (tlsFlags{}) {
+		return nil, nil
+	}
+	if f.cert == "" || f.key == "" || f.ca == "" {
+		return nil, usageErrorf("-tls-cert, -tls-key and -tls-ca belong together: give all three")
+	}
+	config, authorities, err := f.load()
+	if err != nil {
+		return nil, err
+	}
+	config.RootCAs, config.ClientCAs, config.ClientAuth = authorities, authorities, tls.RequireAndVerifyClientCert
+	config.ServerName = f.name
+	return config, nil
+}
+
+// dial returns the options of the transport uv for a TLS client, or nil if no TLS flag is set. The
+// error is a *usageError if only one of certificate and key is given, or that of a file.
 func (f *tlsFlags) dial() ([]uv.Option, error) {
 	if !f.on && *f == (tlsFlags{}) {
 		return nil, nil
@@ -51,8 +78,9 @@ func (f *tlsFlags) dial() ([]uv.Option, error) {
 	return []uv.Option{uv.WithTLS(config, nil)}, nil
 }
 
-// listen returns the options of the transport uv for a TLS server, nil if no flag for TLS is set. The
-// error is a *usageError if the certificate is missing, or that of load.
+// listen returns the options of the transport uv for a TLS server, or nil if no TLS flag is set.
+// With -tls-ca the server requires certificates of clients. The error is a *usageError if
+// certificate or key is missing, or that of a file.
 func (f *tlsFlags) listen() ([]uv.Option, error) {
 	if *f == (tlsFlags{}) {
 		return nil, nil
@@ -70,9 +98,10 @@ func (f *tlsFlags) listen() ([]uv.Option, error) {
 	return []uv.Option{uv.WithTLS(nil, config)}, nil
 }
 
-// load reads the files that the flags name. It returns a configuration with the certificate, if one is
-// named, and the authorities, nil if none are named. The error is a *usageError for half a pair of
-// certificate and key, or about a file.
+// load reads the files that the flags name. The Config contains the certificate of -tls-cert, if
+// there is one. The CertPool contains the authorities of -tls-ca, and is nil without that flag. The
+// error is a *usageError if only one of certificate and key is given. Otherwise it is that of a
+// file that cannot be read or is invalid.
 func (f *tlsFlags) load() (*tls.Config, *x509.CertPool, error) {
 	config := &tls.Config{}
 	if (f.cert == "") != (f.key == "") {
@@ -99,7 +128,7 @@ func (f *tlsFlags) load() (*tls.Config, *x509.CertPool, error) {
 	return config, authorities, nil
 }
 
-// identity is what a peer has proved by TLS. A nil *identity stands for plain TCP.
+// identity is what a peer has proved by TLS. A nil *identity stands for a pipe without TLS.
 type identity struct {
 	Version string   `json:"version"`           // of TLS
 	Subject string   `json:"subject,omitempty"` // of the certificate; empty with Issuer and Names: no certificate
@@ -107,7 +136,8 @@ type identity struct {
 	Names   []string `json:"names,omitempty"` // host names, addresses and URIs of the certificate
 }
 
-// identify returns the TLS identity of the peer of p, nil if p is not TLS.
+// identify returns the version of TLS and, if the peer of p has shown a certificate, its subject,
+// issuer and names. It returns nil if p does not use TLS.
 func identify(p *pipe.Pipe) *identity {
 	state, ok := p.TLS()
 	if !ok {
@@ -128,15 +158,31 @@ func identify(p *pipe.Pipe) *identity {
 	return id
 }
 
-// String returns the identity in one line; id may be nil.
+// String returns the version of TLS and the subject and names of the peer's certificate in one
+// line: "TLS 1.3 with CN=store (store.example, 127.0.0.1)", and without a subject "TLS 1.3 with a
+// certificate for store.example". Subject and names are quoted if they are not safe to print. If id is nil it returns "no
+// TLS".
 func (id *identity) String() string {
-	switch {
-	case id == nil:
-		return "plain TCP"
-	case id.Subject == "" && len(id.Names) == 0:
-		return id.Version + ", the peer showed no certificate"
-	case len(id.Names) == 0:
-		return id.Version + " with " + filetransfer.Printable(id.Subject)
+	if id == nil {
+		return "no TLS"
 	}
-	return id.Version + " with " + filetransfer.Printable(id.Subject+" ("+strings.Join(id.Names, ", ")+")")
+	subject, names := id.Subject, strings.Join(id.Names, ", ")
+	switch {
+	case subject == "" && names == "":
+		return id.Version + ", the peer showed no certificate"
+	case subject == "":
+		subject = "a certificate for " + names
+	case names != "":
+		subject += " (" + names + ")"
+	}
+	return id.Version + " with " + filetransfer.Printable(subject)
+}
+
+// pathText returns the transport of plan and, if other machines can reach it, id, the peer's
+// identity by TLS: "over shm", "over uv, no TLS" or "over uv, TLS 1.3 with CN=store".
+func pathText(plan *pipe.Plan, id *identity) string {
+	if plan.Transport != uvName {
+		return "over " + plan.Transport
+	}
+	return "over " + plan.Transport + ", " + id.String()
 }

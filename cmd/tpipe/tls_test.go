@@ -18,6 +18,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/tensorpipe-go/tensorpipe/pipe"
 	"github.com/tensorpipe-go/tensorpipe/uv"
 )
 
@@ -48,7 +49,8 @@ func newKey(t *testing.T) *ecdsa.PrivateKey {
 	return key
 }
 
-// member issues a certificate for name, valid for 127.0.0.1 if host is set.
+// member writes a new certificate for name, signed by a, and its key to files and returns their
+// paths. The certificate is valid for the host name+".example" and, if host is true, for 127.0.0.1.
 func (a *authority) member(t *testing.T, name string, host bool) (cert, key string) {
 	t.Helper()
 	template := &x509.Certificate{
@@ -61,7 +63,9 @@ func (a *authority) member(t *testing.T, name string, host bool) (cert, key stri
 	return a.issue(t, name, template)
 }
 
-// issue writes a certificate and its key to files. The certificate of the authority is self-signed.
+// issue writes the certificate that template describes, signed by a, and its key to files, which
+// are named after name, and returns their paths. The key is new unless template is a's own
+// certificate.
 func (a *authority) issue(t *testing.T, name string, template *x509.Certificate) (cert, key string) {
 	t.Helper()
 	own := a.key
@@ -164,7 +168,7 @@ func TestPingOverTLS(t *testing.T) {
 	require.Contains(t, echo.stop(), "CN=me (me.example)")
 }
 
-// The lanes of a channel are TLS where the pipe is.
+// TestLanesOverTLS checks that the channel mpt_uv works on a pipe over TLS, in both dialects.
 func TestLanesOverTLS(t *testing.T) {
 	a := newAuthority(t)
 	cert, key := a.member(t, "echo", true)
@@ -177,5 +181,23 @@ func TestLanesOverTLS(t *testing.T) {
 		require.Contains(t, stdout, "TLS 1.3 with CN=echo")
 		require.Regexp(t, `cpu:0 to cpu:0 +mpt_uv`, stdout)
 		require.Contains(t, stdout, "10 of 10 messages came back unchanged")
+	}
+}
+
+// TestIdentityInOneLine checks the text of the identity that a peer has proved, and that the text of
+// a path names the transport and has an identity only for TCP.
+func TestIdentityInOneLine(t *testing.T) {
+	names := []string{"localhost", "127.0.0.1"}
+	for want, id := range map[string]*identity{
+		"no TLS": nil,
+		"TLS 1.3, the peer showed no certificate":             {Version: "TLS 1.3"},
+		"TLS 1.3 with CN=store":                               {Version: "TLS 1.3", Subject: "CN=store"},
+		"TLS 1.3 with a certificate for localhost, 127.0.0.1": {Version: "TLS 1.3", Names: names},
+		"TLS 1.3 with CN=a (localhost, 127.0.0.1)":            {Version: "TLS 1.3", Subject: "CN=a", Names: names},
+		`TLS 1.3 with "CN=\x1b[2J"`:                           {Version: "TLS 1.3", Subject: "CN=\x1b[2J"},
+	} {
+		require.Equal(t, want, id.String())
+		require.Equal(t, "over uv, "+want, pathText(&pipe.Plan{Transport: "uv"}, id))
+		require.Equal(t, "over shm", pathText(&pipe.Plan{Transport: "shm"}, id))
 	}
 }

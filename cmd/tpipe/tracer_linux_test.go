@@ -12,7 +12,8 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/channel/cma"
 )
 
-// yama returns the root directory of a machine on which Yama restricts tracing.
+// yama creates a directory with the kernel files of a machine on which Yama restricts tracing
+// (ptrace_scope is 1), and returns its path, for cma.Options.Root.
 func yama(t *testing.T) string {
 	t.Helper()
 	root := t.TempDir()
@@ -27,7 +28,8 @@ func yama(t *testing.T) string {
 	return root
 }
 
-// With Yama direct copies are rejected without -allow-any-tracer.
+// TestAllowAnyTracer checks that on a machine with Yama the channel cma is rejected without
+// -allow-any-tracer and accepted with it.
 func TestAllowAnyTracer(t *testing.T) {
 	if err := cma.New(cma.Options{}).Viable(); err != nil {
 		t.Skip("direct copies do not work here: ", err)
@@ -53,7 +55,7 @@ func TestAllowAnyTracer(t *testing.T) {
 	}
 }
 
-// A bench passes -allow-any-tracer to its processes.
+// TestBenchAllowsAnyTracer checks that a bench copies the value of -allow-any-tracer to its specs.
 func TestBenchAllowsAnyTracer(t *testing.T) {
 	for _, want := range []bool{false, true} {
 		var b benchmark
@@ -66,7 +68,8 @@ func TestBenchAllowsAnyTracer(t *testing.T) {
 	}
 }
 
-// The help explains the consequence of -allow-any-tracer.
+// TestAllowAnyTracerIsExplained checks that the help pages of commands with -allow-any-tracer state
+// its consequence.
 func TestAllowAnyTracerIsExplained(t *testing.T) {
 	for _, command := range []string{"ping", "echo", "bench"} {
 		stdout, stderr, code := tpipe(t, command, "-h")

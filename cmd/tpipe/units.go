@@ -20,7 +20,9 @@ var units = []struct {
 
 var errSize = errors.New("want a number of bytes such as 4096, 64KiB, 16MiB or 1GiB")
 
-// Set implements flag.Value. It fails for anything but a number from 0 on with an optional suffix.
+// Set parses text, such as "4096" or "64KiB", and stores the number of bytes in b. It returns an
+// error if text is not an integer from 0 on with an optional suffix B, KiB, MiB or GiB, or is too
+// large; b is unchanged then.
 func (b *byteSize) Set(text string) error {
 	digits, unit := text, 1
 	for _, u := range units {
@@ -40,8 +42,8 @@ func (b *byteSize) Set(text string) error {
 	return nil
 }
 
-// String returns the size in the largest unit that it reaches: exactly if the unit divides it,
-// otherwise rounded to one decimal.
+// String returns the size in the largest of the units B, KiB, MiB and GiB that it reaches, such as
+// "64 KiB". A size that is no multiple of that unit is rounded to one decimal.
 func (b byteSize) String() string {
 	for _, u := range units {
 		switch n := int(b); {
@@ -54,7 +56,8 @@ func (b byteSize) String() string {
 	return "0 B"
 }
 
-// duration returns d as text, in us, ms or s, with three significant digits.
+// duration returns d, which is not negative, as text in us, ms or s, rounded to three significant
+// digits, such as "12.5 ms".
 func duration(d time.Duration) string {
 	switch us := float64(d) / 1e3; {
 	case us < 1e3:
@@ -66,8 +69,8 @@ func duration(d time.Duration) string {
 	}
 }
 
-// gigabytesPerSecond returns the rate of bytes in the time d, in 10^9 bytes per second; 0 if d is not
-// positive.
+// gigabytesPerSecond returns the rate of the given number of bytes in the time d, in 10^9 bytes per
+// second. It returns 0 if d is 0 or negative.
 func gigabytesPerSecond(bytes int, d time.Duration) float64 {
 	if d <= 0 {
 		return 0
@@ -75,8 +78,8 @@ func gigabytesPerSecond(bytes int, d time.Duration) float64 {
 	return float64(bytes) / float64(d.Nanoseconds())
 }
 
-// rate returns the rate of bytes in the time d as text, with a decimal prefix as in "1.5 GB/s"; "-" if
-// it is 0 or d is not positive.
+// rate returns the rate of the given number of bytes in the time d as text, such as "1.5 GB/s",
+// where a GB is 10^9 bytes. It returns "-" if bytes is 0, or if d is 0 or negative.
 func rate(bytes int, d time.Duration) string {
 	switch gb := gigabytesPerSecond(bytes, d); {
 	case gb == 0:
@@ -90,7 +93,8 @@ func rate(bytes int, d time.Duration) string {
 	}
 }
 
-// plural returns a number and a noun as text, such as "1 copy" or "2 copies".
+// plural returns n and noun as text, such as "1 copy" or "2 copies". It appends an s, or replaces a
+// y at the end by ies, unless n is 1.
 func plural(n int, noun string) string {
 	switch stem, y := strings.CutSuffix(noun, "y"); {
 	case n == 1:

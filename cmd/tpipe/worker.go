@@ -1,13 +1,11 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"flag"
 	"fmt"
 	"log/slog"
-	"net/url"
 	"os"
 	"strings"
 	"time"
@@ -58,6 +56,9 @@ func (w *worker) run(ctx context.Context, s streams) error {
 	if w.world > 0 && w.replace {
 		return usageErrorf("-replace: workers of a static group cannot be replaced, leave out -world")
 	}
+	if w.serve && w.rank < 0 && strings.HasPrefix(w.storeURL(), "tcp://") {
+		w.rank = 0 // it is the first worker on that store
+	}
 	c, err := w.config(s, w.rank, w.world, w.serve || w.world > 0 && w.rank == 0)
 	if err != nil {
 		return err
@@ -74,13 +75,27 @@ func (w *worker) run(ctx context.Context, s streams) error {
 	return a.Close()
 }
 
-// join joins the group with the configuration c within the time of -wait. The caller must close the
-// agent. The error is that of agent.Join.
+// join joins the group with the configuration c, and returns the agent, which the caller must
+// close. The error is that of agent.Join, also if joining takes longer than the time of -wait, or a
+// *usageError if the address of -rendezvous or -listen is invalid.
 func (f *groupFlags) join(ctx context.Context, c agent.Config) (*agent.Agent, error) {
 	ctx, cancel := context.WithTimeout(ctx, f.wait)
 	defer cancel()
-	return agent.Join(ctx, c)
+	a, err := agent.Join(ctx, c)
+	return a, flagError("listen", f.storeError(err))
 }
+
+// storeError returns a *usageError if err reports that the URL of -rendezvous is invalid, and
+// otherwise err, which may be nil.
+func (f *groupFlags) storeError(err error) error {
+	if bad, ok := errors.AsType[*store.Error](err); ok && errors.Is(err, store.ErrURL) {
+		return usageErrorf("-rendezvous %s: %w", f.rendezvous, bad.Err)
+	}
+	return err
+}
+
+// storeURL returns the URL of the store that -rendezvous names.
+func (f *groupFlags) storeURL() string { return withScheme("tcp", f.rendezvous) }
 
 // groupFlags are the flags that select the group to join and the worker's name in it.
 type groupFlags struct {
@@ -90,34 +105,47 @@ type groupFlags struct {
 	listen     string
 	token      string
 	insecure   bool
+	tls        tlsFlags
 	wait       time.Duration
 }
 
 func (f *groupFlags) flags(fs *flag.FlagSet, name string) {
-	fs.StringVar(&f.rendezvous, "rendezvous", "tcp://127.0.0.1:29500", "`url` of the store by which workers find each other: tcp://host:port, file://path or env://")
-	fs.StringVar(&f.group, "group", "default", "`name` of the group; several groups can share one store")
+	f.storeFlags(fs)
 	fs.StringVar(&f.name, "name", name, "`name` by which others call this worker")
-	fs.StringVar(&f.listen, "listen", "", "`url` to listen on; several are separated by commas (default a free port of the loopback interface, and shared memory)")
-	fs.StringVar(&f.token, "token-file", "", "`file` whose content all workers of the group must know")
+	fs.StringVar(&f.listen, "listen", "", "`address` to listen on, HOST:PORT or a URL; several are separated by commas (default shared memory, and a free port of the address from which the store is reached)")
 	fs.BoolVar(&f.insecure, "insecure", false, "listen, or serve the store, beyond this machine without a token: every process that reaches the address can call")
+}
+
+// storeFlags declares in fs the flags by which a process finds the members of a group and proves that
+// it may reach them. Parsing fs sets fields of f.
+func (f *groupFlags) storeFlags(fs *flag.FlagSet) {
+	fs.StringVar(&f.rendezvous, "rendezvous", "tcp://127.0.0.1:29500", "`url` of the store by which workers find each other: HOST:PORT, which is tcp://HOST:PORT, file://PATH or env://")
+	fs.StringVar(&f.group, "group", "default", "`name` of the group; several groups can share one store")
+	fs.StringVar(&f.token, "token-file", "", "`file` whose content all workers of the group must know")
+	f.tls.memberFlags(fs)
 	fs.DurationVar(&f.wait, "wait", time.Minute, "longest `time` to wait for the store and the other workers")
 }
 
-// config returns the agent configuration that the flags select, for a worker of that rank and world
-// size. serves selects whether this process serves the store of a tcp:// URL; with env:// the
-// environment decides. The error is a *usageError or about the token file.
+// config returns an agent configuration with the flags, the given rank and the size world of the
+// group. Its Logger writes to s.err. If serves is true this process serves the store of a tcp://
+// URL; with env:// the environment decides. The error is a *usageError, or that of reading a file
+// that a flag names.
 func (f *groupFlags) config(s streams, rank, world int, serves bool) (agent.Config, error) {
 	c := agent.Config{
 		Name: f.name, Rank: rank, WorldSize: world, Group: f.group,
-		Rendezvous: f.rendezvous, StoreOptions: store.Options{Join: !serves},
+		Rendezvous: f.storeURL(), StoreOptions: store.Options{Join: !serves},
 		Insecure: f.insecure,
 		Logger:   slog.New(slog.NewTextHandler(s.err, nil)),
 	}
-	if _, err := url.Parse(f.rendezvous); err != nil || f.wait <= 0 {
-		return c, usageErrorf("%w", cmp.Or(err, fmt.Errorf("-wait %v: want more than 0", f.wait)))
+	if f.wait <= 0 {
+		return c, usageErrorf("-wait %v: want more than 0", f.wait)
+	}
+	var err error
+	if c.TLS, err = f.tls.member(); err != nil {
+		return c, err
 	}
 	if f.listen != "" {
-		c.Listen = strings.Split(f.listen, ",")
+		c.Listen = splitAddresses(f.listen)
 	}
 	if f.token == "" {
 		return c, nil

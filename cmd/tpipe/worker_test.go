@@ -20,9 +20,9 @@ import (
 func TestCallsReachWorkers(t *testing.T) {
 	url := "tcp://" + freeport.Addr(t)
 	first := start(t, "worker", "-rendezvous", url, "-store")
-	require.Equal(t, "ready as WorkerInfo(id=0, name=worker0)", first.line())
+	require.Equal(t, "ready as worker0 (rank 0)", first.line())
 	second := start(t, "worker", "-rendezvous", url, "-name", "second")
-	require.Equal(t, "ready as WorkerInfo(id=1, name=second)", second.line())
+	require.Equal(t, "ready as second (rank 1)", second.line())
 	for line, want := range map[string]string{
 		"-to worker0 aten::add f32:[[1,2],[3,4]] [[10,20],[30,40]] alpha=2": "f32:[[21,42],[63,84]]",
 		"-to second aten::mul [1,2,3] 2":                                    "i64:[2,4,6]",
@@ -38,8 +38,8 @@ func TestCallsReachWorkers(t *testing.T) {
 	for line, want := range map[string]string{
 		"-to worker0 aten::add [1,2] [1,2,3]": "The size of tensor a (2) must match the size of tensor b (3)",
 		"-to worker0 aten::fly [1]":           "Cannot find matching operator for schema",
-		"-to worker0 fly 1":                   "not served: function fly is not registered on WorkerInfo(id=0, name=worker0)",
-		"-to nobody aten::neg [1]":            "has no worker named nobody",
+		"-to worker0 fly 1":                   "call fly on worker0: not served: no function of that name",
+		"-to nobody aten::neg [1]":            "aten::neg on nobody: no such worker in the group of",
 	} {
 		stdout, stderr, code := tpipe(t, append([]string{"call", "-rendezvous", url}, strings.Fields(line)...)...)
 		require.Equal(t, exitFailed, code, line)
@@ -56,7 +56,7 @@ func TestCallsReachWorkers(t *testing.T) {
 func TestCallOfKilledWorkerFails(t *testing.T) {
 	url := "file://" + filepath.Join(t.TempDir(), "store")
 	w := start(t, "worker", "-rendezvous", url)
-	require.Equal(t, "ready as WorkerInfo(id=0, name=worker0)", w.line())
+	require.Equal(t, "ready as worker0 (rank 0)", w.line())
 	require.NoError(t, w.cmd.Process.Kill())
 	w.wait()
 	stdout, stderr, code := tpipe(t, "call", "-rendezvous", url, "-to", "worker0", "aten::neg", "[1]")
@@ -66,14 +66,15 @@ func TestCallOfKilledWorkerFails(t *testing.T) {
 	require.Contains(t, stderr, "unreachable")
 }
 
-// A worker that was killed gets its rank back if it is started again with -replace, and not
-// without. A live worker that is replaced reports it.
+// TestKilledWorkerStartsAgain checks that a worker that was killed gets its rank again if it is
+// started with -replace, and fails without. A live worker that is replaced reports that it is not
+// in the group any more.
 func TestKilledWorkerStartsAgain(t *testing.T) {
 	line := []string{"worker", "-rendezvous", "file://" + filepath.Join(t.TempDir(), "store")}
 	start(t, line...).lineWith("worker0")
 	line = append(line, "-name", "w1")
 	w := start(t, line...)
-	require.Equal(t, "ready as WorkerInfo(id=1, name=w1)", w.line())
+	require.Equal(t, "ready as w1 (rank 1)", w.line())
 	w.signal(syscall.SIGKILL)
 	w.wait()
 
@@ -81,19 +82,20 @@ func TestKilledWorkerStartsAgain(t *testing.T) {
 	require.Equal(t, exitFailed, code)
 	require.Contains(t, stderr, "if it has died, remove or replace it")
 	again := start(t, append(line, "-replace")...)
-	require.Equal(t, "ready as WorkerInfo(id=1, name=w1)", again.line())
+	require.Equal(t, "ready as w1 (rank 1)", again.line())
 	stdout, stderr, code := tpipe(t, "call", "-rendezvous", line[2], "-to", "w1", "aten::neg", "[1]")
 	require.Zero(t, code, stderr)
 	require.Equal(t, "i64:[-1]\n", stdout)
 
 	third := start(t, append(line, "-replace")...)
-	require.Equal(t, "ready as WorkerInfo(id=1, name=w1)", third.line())
+	require.Equal(t, "ready as w1 (rank 1)", third.line())
 	again.stderr.await(t, "this worker is not in the group any more")
 	again.stop()
 	third.stop()
 }
 
-// A tpipe call that is killed while its function runs does not affect the workers.
+// TestKilledCall checks that a tpipe call that is killed while its function runs does not block the
+// barriers of the workers, and is removed from the group.
 func TestKilledCall(t *testing.T) {
 	url := "file://" + filepath.Join(t.TempDir(), "store")
 	callers := make(chan agent.WorkerInfo, 1)
@@ -135,8 +137,8 @@ func TestWorkersOfOneSize(t *testing.T) {
 	line := []string{"worker", "-rendezvous", url, "-world", "2"}
 	first := start(t, append(line, "-rank", "0")...)
 	second := start(t, append(line, "-rank", "1", "-name", "other")...)
-	require.Equal(t, "ready as WorkerInfo(id=0, name=worker0)", first.line())
-	require.Equal(t, "ready as WorkerInfo(id=1, name=other)", second.line())
+	require.Equal(t, "ready as worker0 (rank 0)", first.line())
+	require.Equal(t, "ready as other (rank 1)", second.line())
 	_, stderr, code := tpipe(t, "call", "-rendezvous", url, "-to", "other", "aten::neg", "[1]")
 	require.Equal(t, exitFailed, code)
 	require.Contains(t, stderr, "static and dynamic members are mixed")
@@ -147,7 +149,8 @@ func TestWorkersOfOneSize(t *testing.T) {
 	}
 }
 
-// NAME=VALUE is a named argument, a string in double quotes never is.
+// TestArgumentsOfACall checks that NAME=VALUE is a named argument and a string in double quotes
+// never is, and that invalid arguments are usage errors.
 func TestArgumentsOfACall(t *testing.T) {
 	c := &caller{to: "worker0"}
 	require.NoError(t, c.setOperands([]string{"example.find", `"color=red"`, "7", `where="a=b"`, "x=1=2", `"true"`, `"\u00e4\n"`, `say "hi"`, "none"}))
@@ -191,4 +194,33 @@ func TestValuesOnTheCommandLine(t *testing.T) {
 	big, err := tensor.Zeros(tensor.F32, 1001)
 	require.NoError(t, err)
 	require.Equal(t, big.String(), format(big))
+}
+
+// TestWorkersOverTLS checks that a call with a certificate of the group's authority succeeds over
+// TLS, and that one with another certificate, one without TLS and incomplete flags fail.
+func TestWorkersOverTLS(t *testing.T) {
+	ours, theirs := newAuthority(t), newAuthority(t)
+	cert, key := ours.member(t, "group", false)
+	mine := []string{"-tls-cert", cert, "-tls-key", key, "-tls-ca", ours.file, "-tls-name", "group.example", "-listen", "uv://127.0.0.1:0"}
+	unknown, unknownKey := theirs.member(t, "group", false)
+	others := []string{"-tls-cert", unknown, "-tls-key", unknownKey, "-tls-ca", ours.file, "-tls-name", "group.example", "-listen", "uv://127.0.0.1:0"}
+	url := "tcp://" + freeport.Addr(t)
+	w := start(t, append([]string{"worker", "-rendezvous", url, "-store"}, mine...)...)
+	require.Equal(t, "ready as worker0 (rank 0)", w.line())
+	call := func(flags []string) (stdout, stderr string, code int) {
+		return tpipe(t, append(append([]string{"call", "-rendezvous", url, "-timeout", "20s"}, flags...), "-to", "worker0", "aten::neg", "[1]")...)
+	}
+	stdout, stderr, code := call(mine)
+	require.Zero(t, code, stderr)
+	require.Equal(t, "i64:[-1]\n", stdout)
+
+	_, stderr, code = call(others)
+	require.Equal(t, exitFailed, code)
+	require.Contains(t, stderr, "certificate")
+	_, stderr, code = call([]string{"-listen", "uv://127.0.0.1:0"})
+	require.Equal(t, exitFailed, code)
+	require.Contains(t, stderr, mismatch)
+	_, stderr, code = call(mine[:4])
+	require.Equal(t, exitUsage, code)
+	require.Contains(t, stderr, "-tls-cert, -tls-key and -tls-ca belong together")
 }

@@ -1,7 +1,7 @@
-// Package delayed is a device kind for tests of code that must respect streams, on machines without a
-// device. It uses ordinary memory but behaves like a slow accelerator: each stream runs copies and
-// kernels later, on its own goroutine, and a test determines when with [Stream.Hold]. Code that reads a
-// buffer without waiting for its stream finds old bytes, and the race detector reports it.
+// Package delayed is a device kind for tests of code that must respect streams, on machines without
+// a device. It uses ordinary memory but behaves like a slow accelerator: each stream runs copies
+// and kernels later, on its own goroutine, and a test determines when with [Stream.Hold]. Code that
+// reads a buffer without waiting for its stream finds old bytes, and the race detector reports it.
 //
 // Memory cannot be addressed from the host. Misuse that a real driver might not detect is an error:
 // memory or a stream of another kind or device, copies of unequal length, calls after Close.
@@ -42,13 +42,15 @@ type Kind struct {
 // Option configures a Kind.
 type Option func(*Kind)
 
-// WithDelay makes each stream call wait before each copy and kernel, on the goroutine of the stream.
-// wait may block for a while, but must return, because Close waits for it.
+// WithDelay returns an Option that makes each stream call wait before each copy and kernel, on the
+// goroutine of the stream. wait may block for a while, but must return, because Close waits for it.
+// If several streams have work, wait is called concurrently.
 func WithDelay(wait func()) Option {
 	return func(k *Kind) { k.delay = wait }
 }
 
-// New returns a kind with that name and the devices 0 to n-1. The caller must close it.
+// New returns a kind with the given name and n devices, whose indexes are 0 to n-1. The caller must
+// close it.
 func New(name string, n int, opts ...Option) *Kind {
 	k := &Kind{name: name, delay: func() {}}
 	k.ctx, k.stop = context.WithCancel(context.Background())
@@ -64,10 +66,10 @@ func New(name string, n int, opts ...Option) *Kind {
 // Name returns the name passed to New.
 func (k *Kind) Name() string { return k.name }
 
-// Viable returns nil.
+// Viable returns nil, since the kind works on every machine.
 func (k *Kind) Viable() error { return nil }
 
-// Devices returns the devices in the order of their indexes.
+// Devices returns a new list of the devices, in the order of their indexes.
 func (k *Kind) Devices() []device.Device {
 	out := make([]device.Device, len(k.defaults))
 	for i, s := range k.defaults {
@@ -76,8 +78,9 @@ func (k *Kind) Devices() []device.Device {
 	return out
 }
 
-// NewStream creates a stream on d. It uses no resources while it has no work, and exists as long as
-// the kind. The error matches device.ErrDevice or [ErrClosed].
+// NewStream returns a new stream on d. A stream need not be closed: it has a goroutine only while
+// it has work, and does no more work after Close of the kind. The error matches device.ErrDevice if
+// the kind has no device d, or [ErrClosed] after Close.
 func (k *Kind) NewStream(d device.Device) (device.Stream, error) {
 	if _, err := k.defaultStream(d); err != nil {
 		return nil, err
@@ -85,9 +88,11 @@ func (k *Kind) NewStream(d device.Device) (device.Stream, error) {
 	return &Stream{kind: k, device: d}, nil
 }
 
-// Close drops the work that has not begun, ends all holds, and returns when no stream is running.
-// Events whose work was dropped complete with [ErrClosed]. It must not be called from a kernel. A
-// further Close waits for the same.
+// Close ends all holds, drops the copies and kernels that have not begun, and waits until those
+// that run have ended and all events have completed. Dropped work counts as work that failed with
+// [ErrClosed]. Later copies, kernels and calls that create memory or streams fail with an error
+// that matches ErrClosed, unless their arguments are wrong too. Close must not be called from a
+// kernel. A further Close only waits.
 func (k *Kind) Close() {
 	k.mu.Lock()
 	k.closed = true
@@ -96,8 +101,9 @@ func (k *Kind) Close() {
 	k.workers.Wait()
 }
 
-// defaultStream returns the stream for buffers on d that have none. The error matches device.ErrDevice
-// or ErrClosed.
+// defaultStream returns the default stream of d, for work on buffers that have no stream. The error
+// matches device.ErrDevice if the kind has no device d, or ErrClosed after Close; the stream must
+// not be used then.
 func (k *Kind) defaultStream(d device.Device) (*Stream, error) {
 	if d.Kind != k.name || d.Index < 0 || d.Index >= len(k.defaults) {
 		return nil, fmt.Errorf("delayed: kind %s has no %v: %w", k.name, d, device.ErrDevice)
@@ -105,7 +111,8 @@ func (k *Kind) defaultStream(d device.Device) (*Stream, error) {
 	return k.defaults[d.Index], k.open()
 }
 
-// open returns nil before Close, and afterwards an error that matches ErrClosed.
+// open returns nil if the kind is open, and an error that matches ErrClosed after Close has been
+// called.
 func (k *Kind) open() error {
 	if k.ctx.Err() != nil {
 		return fmt.Errorf("delayed: kind %s: %w", k.name, ErrClosed)
@@ -113,6 +120,6 @@ func (k *Kind) open() error {
 	return nil
 }
 
-// ErrClosed matches errors about the use of a kind that was closed, which ends its memory and streams.
-// Close a kind after everything that uses it.
+// ErrClosed matches errors about the use of a kind that was closed, which ends its memory and
+// streams. Close a kind after everything that uses it.
 var ErrClosed = errors.New("device kind is closed")

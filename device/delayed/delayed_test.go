@@ -37,7 +37,7 @@ func alloc(t *testing.T, k *delayed.Kind, n int, s device.Stream) device.Buffer 
 	return b
 }
 
-// read returns the bytes of b after waiting for its stream.
+// read waits for the work on b's stream and returns a copy of the bytes of b.
 func read(t *testing.T, k *delayed.Kind, b device.Buffer) string {
 	t.Helper()
 	p := make([]byte, b.Len())
@@ -67,7 +67,8 @@ func TestMemoryIsNotHostMemory(t *testing.T) {
 	require.NotContains(t, read(t, k, b), "\x00", "new memory is not clean")
 }
 
-// Work enqueued after a hold runs only after the release.
+// Work that is enqueued before Hold runs, and work that is enqueued after Hold runs only after the
+// release. Waiting for it ends with the context.
 func TestHold(t *testing.T) {
 	k := newKind(t, 1)
 	s := newStream(t, k, 0)
@@ -133,8 +134,8 @@ func TestKernelSeesItsSlice(t *testing.T) {
 	require.Equal(t, "abCDEf", read(t, k, b))
 }
 
-// A copy is ordered between the earlier and the later work of either stream, also if one of the streams
-// is of another kind, and if the host memory has several segments.
+// A copy runs after the earlier and before the later work of the streams of both its buffers, also
+// if one of them is a stream of another kind, and if host memory has several segments.
 func TestCopyObeysBothStreams(t *testing.T) {
 	k, other := newKind(t, 2), delayed.New("gpu", 1)
 	t.Cleanup(other.Close)
@@ -172,7 +173,8 @@ func TestCopyObeysBothStreams(t *testing.T) {
 	}
 }
 
-// fill enqueues writing text on b's stream, wherever b is.
+// fill enqueues work on b's stream that writes text to b, which may be memory of k or host memory
+// with a stream.
 func fill(t *testing.T, k *delayed.Kind, b device.Buffer, text string) {
 	t.Helper()
 	if !b.IsHost() {
@@ -203,8 +205,8 @@ func TestCopyWithoutStreamsIsImmediate(t *testing.T) {
 	require.Equal(t, "ab", string(p))
 }
 
-// A copy between memory that is valid at once and host memory on a stream of another kind runs on the
-// default stream.
+// A copy works, in both directions, between device memory without a stream and host memory that is
+// valid on a stream of another kind.
 func TestCopyWithForeignStreamOnly(t *testing.T) {
 	k, other := newKind(t, 1), delayed.New("gpu", 1)
 	t.Cleanup(other.Close)
@@ -220,7 +222,8 @@ func TestCopyWithForeignStreamOnly(t *testing.T) {
 	require.Equal(t, "ab", contents(t, k, back))
 }
 
-// After the first failure a stream, and those that wait for it, fail.
+// After the first failure the later work of a stream is skipped, and the stream and those that wait
+// for it report the error. Other streams do not.
 func TestFailureSpreads(t *testing.T) {
 	k := newKind(t, 1)
 	s, waiting, apart := newStream(t, k, 0), newStream(t, k, 0), newStream(t, k, 0)
@@ -239,7 +242,8 @@ func TestFailureSpreads(t *testing.T) {
 	require.NoError(t, apart.Synchronize(t.Context()))
 }
 
-// In a synctest bubble the delay is virtual: copies are late but in order.
+// The function of WithDelay runs before each copy and kernel on the goroutine of the stream:
+// enqueueing does not wait for it, and the work keeps its order.
 func TestDelay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newKind(t, 1, delayed.WithDelay(func() { time.Sleep(time.Hour) }))
@@ -316,8 +320,8 @@ func TestClosedKind(t *testing.T) {
 	s.Hold()()
 }
 
-// Close while streams are held, wait for each other and run a kernel: work that has not begun never
-// runs, and every event completes.
+// Close waits for a kernel that runs, and drops work that has not begun: this work never runs. The
+// events of work that waits for a hold, or for another stream, complete with ErrClosed.
 func TestCloseDropsPendingWork(t *testing.T) {
 	k := delayed.New("npu", 1)
 	held, waiting, running := newStream(t, k, 0), newStream(t, k, 0), newStream(t, k, 0)

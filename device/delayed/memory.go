@@ -20,9 +20,10 @@ type Memory struct {
 // Len returns the size of the memory in bytes.
 func (m *Memory) Len() int { return len(m.data) }
 
-// Alloc returns a buffer of size bytes on d that is valid on stream, or on the device's default stream
-// if stream is nil. The error matches device.ErrDevice, device.ErrStream, device.ErrSize or
-// [ErrClosed].
+// Alloc returns a buffer of size bytes of new memory on d, filled with the byte 0xa5. It is valid
+// on stream, or on the default stream of d if stream is nil. The garbage collector frees the
+// memory. The error matches device.ErrDevice, device.ErrStream if stream is not on d,
+// device.ErrSize if size is negative, or [ErrClosed] after Close.
 func (k *Kind) Alloc(d device.Device, size int, stream device.Stream) (device.Buffer, error) {
 	s, err := k.defaultStream(d)
 	if err != nil {
@@ -41,16 +42,24 @@ func (k *Kind) Alloc(d device.Device, size int, stream device.Stream) (device.Bu
 	return device.On(d, m, stream), nil
 }
 
-// Write enqueues a copy of p to dst on the stream of dst; p must not be changed until the copy has
-// run. The errors are those of Copy.
+// Write enqueues a copy of p to dst on the stream of dst, or copies at once if dst has none. The
+// caller must not change p until the copy has run. The errors are those of [Kind.Copy].
 func (k *Kind) Write(dst device.Buffer, p []byte) error { return k.Copy(dst, device.Bytes(p)) }
 
-// Read enqueues a copy of src to p, which must not be used until the copy has run on the stream of
-// src. The errors are those of Copy.
+// Read enqueues a copy of src to p on the stream of src, or copies at once if src has none. The
+// caller must not use p until the copy has run. The errors are those of [Kind.Copy].
 func (k *Kind) Read(p []byte, src device.Buffer) error { return k.Copy(device.Bytes(p), src) }
 
-// Copy enqueues a copy of src to dst as specified by [device.Kind]. The streams may be of other kinds,
-// and host memory may be valid on any of them. The error also matches [ErrClosed] after Close.
+// Copy enqueues a copy of src to dst, of which at least one must be of this kind, to run after the
+// present work and before the later work of the streams of both. These may be streams of other
+// kinds if they belong to host memory. If neither has a stream, Copy copies before it returns.
+// Otherwise the caller must neither use host memory of dst nor change that of src until the copy
+// has run.
+//
+// If the two do not fit together or the kind was closed before the call, nothing is enqueued, and
+// the error matches device.ErrMemory, device.ErrStream or [ErrClosed], or is a
+// [*device.LengthError]. If a stream rejects work during the call, Copy returns the error of the
+// stream, and the copy may run nevertheless.
 func (k *Kind) Copy(dst, src device.Buffer) error {
 	move, err := k.prepare(dst, src)
 	if err != nil {
@@ -62,8 +71,8 @@ func (k *Kind) Copy(dst, src device.Buffer) error {
 	return enqueueBetween(k.copyStream(dst, src), []device.Stream{dst.Stream(), src.Stream()}, move)
 }
 
-// prepare validates a copy and returns a function that makes it, on the goroutine that calls it. The
-// errors are those of Copy.
+// prepare checks that src can be copied to dst, and returns a function that makes the copy when it
+// is called, without regard to streams. The errors are those of Copy.
 func (k *Kind) prepare(dst, src device.Buffer) (func() error, error) {
 	if err := k.open(); err != nil {
 		return nil, err
@@ -85,8 +94,9 @@ func (k *Kind) prepare(dst, src device.Buffer) (func() error, error) {
 	return func() error { return device.CopyHost(to, from) }, nil
 }
 
-// copyStream returns the stream of this kind that runs a copy, which prepare has validated: that of
-// dst if it is of this kind, else that of src, else the default stream of the device.
+// copyStream returns the stream of this kind on which a copy of src to dst runs: the stream of dst
+// if it is of this kind, else the stream of src if it is, else the default stream of the device of
+// dst, or of src if dst is host memory. prepare must have checked the copy.
 func (k *Kind) copyStream(dst, src device.Buffer) *Stream {
 	for _, b := range []device.Buffer{dst, src} {
 		if s, ok := b.Stream().(*Stream); ok && s.kind == k {
@@ -99,8 +109,9 @@ func (k *Kind) copyStream(dst, src device.Buffer) *Stream {
 	return k.defaults[dst.Device().Index]
 }
 
-// enqueueBetween enqueues f on the stream on, to run after the present work of the streams others and
-// before their later work. Elements of others may be nil.
+// enqueueBetween enqueues f on the stream on, to run after the present work of each stream in
+// others and before their later work. Elements of others may be nil, or equal to on. The error is
+// that of a stream that does not accept work; f may have been enqueued then.
 func enqueueBetween(on *Stream, others []device.Stream, f func() error) error {
 	for _, s := range others {
 		if err := waitFor(on, s); err != nil {
@@ -118,8 +129,9 @@ func enqueueBetween(on *Stream, others []device.Stream, f func() error) error {
 	return nil
 }
 
-// waitFor makes the later work of s wait for the present work of first. It does not block. It does
-// nothing if either is nil or they are equal.
+// waitFor makes work that is enqueued on s later wait for the present work of first. It does not
+// block. If one of the two is nil or both are the same stream, it does nothing and returns nil.
+// Otherwise the error is that of Record or Wait.
 func waitFor(s, first device.Stream) error {
 	if s == nil || first == nil || s == first {
 		return nil
@@ -131,8 +143,9 @@ func waitFor(s, first device.Stream) error {
 	return s.Wait(ev)
 }
 
-// view returns the bytes of b as host memory without copying: b itself if it is host memory. The
-// errors are those of memory.
+// view returns b itself if b is host memory. Otherwise b must be a buffer of this kind, and the
+// result is host memory that shares its bytes. After an error, which is one of [Kind.memory], the
+// result must not be used.
 func (k *Kind) view(b device.Buffer) (device.Buffer, error) {
 	own, err := k.memory(b)
 	if err != nil || own == nil {
@@ -141,8 +154,10 @@ func (k *Kind) view(b device.Buffer) (device.Buffer, error) {
 	return device.Bytes(own), nil
 }
 
-// memory returns the bytes of b, a buffer of this kind, or nil if b is host memory. The error matches
-// device.ErrMemory for other memory, and device.ErrStream for a stream of another device.
+// memory returns the bytes of b, which must be a buffer of this kind, without copying them. If b is
+// host memory it returns nil and no error. The error matches device.ErrMemory if the memory of b is
+// not of this kind, and device.ErrStream if b is valid on a stream of another kind or device. The
+// bytes must not be used after an error.
 func (k *Kind) memory(b device.Buffer) ([]byte, error) {
 	if b.IsHost() {
 		return nil, nil
@@ -155,8 +170,8 @@ func (k *Kind) memory(b device.Buffer) ([]byte, error) {
 	return m.data[off : off+b.Len() : off+b.Len()], k.matches(b.Device(), b.Stream())
 }
 
-// matches returns nil if memory on d can be valid on s, a stream of the same device or nil; otherwise
-// an error that matches device.ErrStream.
+// matches returns nil if s is nil or a stream of this kind on d, so that memory on d can be valid
+// on it. Otherwise it returns an error that matches device.ErrStream.
 func (k *Kind) matches(d device.Device, s device.Stream) error {
 	if s == nil {
 		return nil

@@ -11,8 +11,8 @@ import (
 // Stream runs its work in order, on a goroutine that exists while there is work. It implements
 // [device.Stream].
 //
-// After the first work that fails, as on real devices, later work is skipped and events complete with
-// the error of that work. Waiting for an event that failed counts as a failure too.
+// After the first work that fails, as on real devices, later work is skipped and events complete
+// with the error of that work. Waiting for an event that failed counts as a failure too.
 type Stream struct {
 	kind   *Kind
 	device device.Device
@@ -24,11 +24,12 @@ type Stream struct {
 	err error // of the first failed work; accessed by tasks only
 }
 
-// Device returns the device passed to NewStream.
+// Device returns the device on which the stream was created.
 func (s *Stream) Device() device.Device { return s.device }
 
-// Record returns an event that completes after all work enqueued so far. The error matches
-// [ErrClosed].
+// Record returns an event that completes after all work enqueued so far, with the error of the
+// first failed work of the stream, or nil. It does not block. The error of Record matches
+// [ErrClosed], after Close of the kind.
 func (s *Stream) Record() (device.Event, error) {
 	ev := &event{done: make(chan struct{})}
 	if err := s.enqueue(func() { ev.complete(s.err) }); err != nil {
@@ -37,14 +38,16 @@ func (s *Stream) Record() (device.Event, error) {
 	return ev, nil
 }
 
-// Wait delays work enqueued later until ev has completed; if ev fails the stream fails too. It does
-// not block. The error matches [ErrClosed].
+// Wait makes work that is enqueued on s later wait until ev has completed. If ev completes with an
+// error, s fails, and the later work is skipped. Wait does not block. The error of Wait matches
+// [ErrClosed], after Close of the kind.
 func (s *Stream) Wait(ev device.Event) error {
 	return s.enqueue(func() { s.work(func() error { return ev.Synchronize(s.kind.ctx) }) })
 }
 
-// Synchronize blocks until all work enqueued so far has completed, and returns its error, or that of
-// ctx if ctx ends first.
+// Synchronize blocks until all work enqueued so far has completed, and returns the error of the
+// first failed work of the stream, or nil. If ctx ends first it returns the error of ctx. After
+// Close of the kind the error matches [ErrClosed].
 func (s *Stream) Synchronize(ctx context.Context) error {
 	ev, err := s.Record()
 	if err != nil {
@@ -53,8 +56,8 @@ func (s *Stream) Synchronize(ctx context.Context) error {
 	return ev.Synchronize(ctx)
 }
 
-// Hold stops the stream at this position until release is called: work enqueued earlier runs, and
-// later work waits. Calling release again does nothing. Closing the kind ends the hold too.
+// Hold makes work that is enqueued on s later wait until release is called; earlier work still
+// runs. It does not block. Further calls of release do nothing. Closing the kind ends the hold too.
 func (s *Stream) Hold() (release func()) {
 	released := make(chan struct{})
 	// An error means that the kind is closed, and no work runs.
@@ -67,9 +70,11 @@ func (s *Stream) Hold() (release func()) {
 	return sync.OnceFunc(func() { close(released) })
 }
 
-// Launch enqueues a kernel, which gets the memory of the buffers on, in this order, and may use it
-// until it returns. All buffers must be of this kind and on the device of s; the caller must order
-// access to those that are valid on other streams. The error matches device.ErrMemory or [ErrClosed].
+// Launch enqueues a call of kernel on s, with the memory of each of the buffers on, in this order.
+// kernel may use the memory until it returns; an error from it fails the stream. All buffers must
+// be of this kind and on the device of s. If one is valid on another stream, the caller must order
+// the two streams. The error of Launch matches device.ErrMemory or device.ErrStream for a buffer
+// that cannot be used, or [ErrClosed] after Close; nothing is enqueued then.
 func (s *Stream) Launch(kernel func(mem ...[]byte) error, on ...device.Buffer) error {
 	mem := make([][]byte, len(on))
 	for i, b := range on {
@@ -85,7 +90,8 @@ func (s *Stream) Launch(kernel func(mem ...[]byte) error, on ...device.Buffer) e
 	return s.launch(func() error { return kernel(mem...) })
 }
 
-// launch enqueues f as work that is delayed as WithDelay determines. The error matches ErrClosed.
+// launch enqueues f on s, to run after the delay that WithDelay has set. If f returns an error the
+// stream fails. The error of launch matches ErrClosed, after Close of the kind.
 func (s *Stream) launch(f func() error) error {
 	return s.enqueue(func() {
 		s.work(func() error {
@@ -95,8 +101,10 @@ func (s *Stream) launch(f func() error) error {
 	})
 }
 
-// work runs f and stores its error, unless the stream has failed. Only tasks of s call it. Work that
-// Close interrupts fails with ErrClosed, whatever error f returns.
+// work runs f, and s fails if f returns an error. If s has failed already, work does not run f. If
+// the kind has been closed, work does not run f either, and s fails with an error that matches
+// ErrClosed. If the kind is closed when f fails, such an error replaces that of f. Only tasks of s
+// may call work.
 func (s *Stream) work(f func() error) {
 	if s.err == nil {
 		s.err = s.kind.open()
@@ -129,8 +137,8 @@ func (s *Stream) run() {
 	}
 }
 
-// next removes the oldest task and returns it. If there is none it returns nil, and the goroutine that
-// called it must end: the next enqueue starts another.
+// next removes the oldest task of s and returns it. If there is none it returns nil and marks s as
+// idle: the goroutine that called next must end, and enqueue starts another one with the next task.
 func (s *Stream) next() func() {
 	s.kind.mu.Lock()
 	defer s.kind.mu.Unlock()

@@ -1,8 +1,13 @@
-// Command calls runs one of two workers, of which rank 0 calls a function of rank 1. Start both, in two
-// terminals:
+// Command calls runs one of two workers, of which rank 0 calls a function of rank 1. Start both, in
+// two terminals:
 //
 //	go run ./examples/calls -rank 1
 //	go run ./examples/calls -rank 0
+//
+// Or on two hosts, of which the first is 192.0.2.1, with a file that holds the same secret on both:
+//
+//	go run ./examples/calls -rank 0 -rendezvous tcp://192.0.2.1:29500 -token-file secret
+//	go run ./examples/calls -rank 1 -rendezvous tcp://192.0.2.1:29500 -token-file secret
 package main
 
 import (
@@ -26,28 +31,50 @@ type Scaling struct {
 // scale is the function as both workers know it.
 var scale = agent.NewFunc[Scaling, *tensor.Tensor]("example.scale")
 
+// worker has the values of the flags.
+type worker struct {
+	rank       int
+	rendezvous string
+	listen     []string
+	token      []byte
+}
+
 func main() {
-	rank := flag.Int("rank", 0, "rank of this worker: 0 calls, 1 is called")
-	rendezvous := flag.String("rendezvous", "tcp://127.0.0.1:29500", "URL of the store where the workers meet")
+	var w worker
+	flag.IntVar(&w.rank, "rank", 0, "rank of this worker: 0 calls, 1 is called")
+	flag.StringVar(&w.rendezvous, "rendezvous", "tcp://127.0.0.1:29500", "URL of the store where the workers meet; rank 0 serves it")
+	listen := flag.String("listen", "", "URL to listen at; empty is the address from which the store is reached")
+	tokenFile := flag.String("token-file", "", "file with the secret of the group, which is needed beyond one host")
 	flag.Parse()
-	if err := work(context.Background(), *rank, *rendezvous, os.Stdout); err != nil {
+	if *listen != "" {
+		w.listen = []string{*listen}
+	}
+	var err error
+	if *tokenFile != "" {
+		w.token, err = os.ReadFile(*tokenFile)
+	}
+	if err == nil {
+		err = w.run(context.Background(), os.Stdout)
+	}
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "calls:", err)
 		os.Exit(1)
 	}
 }
 
-// work joins the group as the worker of that rank. Rank 0 calls scale on worker1 and prints the result
-// to out. The worker leaves when no worker has calls under way, or at once if its call has failed.
-func work(ctx context.Context, rank int, rendezvous string, out io.Writer) error {
+// run joins the group of two workers as w. Rank 0 calls the function scale on worker1 and prints
+// the result to out. The worker leaves once no worker has calls under way, or at once if its own
+// call has failed. The error is that of joining, of the call or of leaving.
+func (w worker) run(ctx context.Context, out io.Writer) error {
 	a, err := agent.Join(ctx, agent.Config{
-		Name: fmt.Sprintf("worker%d", rank), Rank: rank, WorldSize: 2,
-		Rendezvous: rendezvous,
-		Funcs:      agent.Funcs{scale.Serve(doScale)},
+		Name: fmt.Sprintf("worker%d", w.rank), Rank: w.rank, WorldSize: 2,
+		Rendezvous: w.rendezvous, Listen: w.listen, Token: w.token,
+		Funcs: agent.Funcs{scale.Serve(doScale)},
 	})
 	if err != nil {
 		return err
 	}
-	if rank == 0 {
+	if w.rank == 0 {
 		x, _ := tensor.FromSlice([]float32{1, 2, 3, 4}, 2, 2)
 		y, err := scale.Call(ctx, a, "worker1", Scaling{X: x, Factor: 10})
 		if err != nil {
@@ -59,8 +86,9 @@ func work(ctx context.Context, rank int, rendezvous string, out io.Writer) error
 	return a.Shutdown(ctx) // waits until no worker has calls under way
 }
 
-// doScale returns a new tensor with the elements of s.X times s.Factor. It fails if the elements of s.X
-// are not float32. It is the function scale, as the called worker runs it.
+// doScale returns a new tensor with the elements of s.X times s.Factor, and does not change s.X. It
+// is the function scale, as the called worker runs it. The error is that of tensor.Data, for
+// example because the elements of s.X are not float32.
 func doScale(_ context.Context, s Scaling) (*tensor.Tensor, error) {
 	x, err := tensor.Data[float32](s.X)
 	if err != nil {

@@ -28,14 +28,23 @@ const wanted = "f32[2,2] ends with 40\n"
 func TestCalls(t *testing.T) {
 	url := "file://" + t.TempDir() + "/store"
 	served := make(chan error, 1)
-	go func() { served <- work(t.Context(), 1, url, nil) }()
+	go func() { served <- worker{rank: 1, rendezvous: url}.run(t.Context(), nil) }()
 	var out strings.Builder
-	require.NoError(t, work(t.Context(), 0, url, &out))
+	require.NoError(t, worker{rendezvous: url}.run(t.Context(), &out))
 	require.NoError(t, <-served)
 	require.Equal(t, wanted, out.String())
 }
 
-// The two commands of the README, each in a process, in either order.
+// commandHere returns a command that runs the example with args as a process of this test binary.
+// The caller starts the command, which is killed when the test ends.
+func commandHere(t *testing.T, args ...string) *exec.Cmd {
+	c := exec.CommandContext(t.Context(), os.Args[0], args...)
+	c.Env = append(os.Environ(), asCommand+"=1")
+	return c
+}
+
+// TestCallsByHand runs the two commands of the README, each in a process and in either order, and
+// tests their output.
 func TestCallsByHand(t *testing.T) {
 	for _, order := range []string{"10", "01"} {
 		t.Run(order, func(t *testing.T) {
@@ -43,8 +52,7 @@ func TestCallsByHand(t *testing.T) {
 			var started []*exec.Cmd
 			var out [2]strings.Builder
 			for i, rank := range strings.Split(order, "") {
-				c := exec.CommandContext(t.Context(), os.Args[0], "-rank", rank, "-rendezvous", url)
-				c.Env = append(os.Environ(), asCommand+"=1")
+				c := commandHere(t, "-rank", rank, "-rendezvous", url)
 				c.Stdout, c.Stderr = &out[i], &out[i]
 				require.NoError(t, c.Start())
 				started = append(started, c)

@@ -1,5 +1,5 @@
-// Command hello sends a tensor through a pipe. Both ends are in this process; they could run on two machines,
-// and one of them in C++.
+// Command hello sends a tensor through a pipe. Both ends are in this process; they could run on two
+// machines, and one of them in C++.
 package main
 
 import (
@@ -22,8 +22,9 @@ func main() {
 	}
 }
 
-// hello opens a pipe from this process to itself, sends a tensor through it, and prints what arrives to
-// out.
+// hello opens a pipe from this process to itself, sends a tensor through it, prints the received
+// tensor to out, and closes the pipe. It returns the errors of both ends joined, or the error of
+// making the context or the listener.
 func hello(ctx context.Context, out io.Writer) error {
 	c, err := tensorpipe.NewContext(pipe.Options{Name: "hello"})
 	if err != nil {

@@ -10,8 +10,9 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/tensor"
 )
 
-// requestAll requests each name from the server at url on its own pipe, concurrently, and prints the
-// replies to out in the order of the names. It returns the errors joined.
+// requestAll requests the tensor with each name from the server at url, each on its own pipe and
+// concurrently, and prints the replies to out in the order of names. It returns the errors of the
+// requests joined, or nil.
 func requestAll(ctx context.Context, c *pipe.Context, url string, out io.Writer, names ...string) error {
 	type result struct {
 		text string
@@ -36,8 +37,8 @@ func requestAll(ctx context.Context, c *pipe.Context, url string, out io.Writer,
 	return errors.Join(errs...)
 }
 
-// request opens a pipe to the server at url, requests the tensor of that name, and returns a
-// description of the reply. It closes the pipe.
+// request opens a pipe to the server at url, requests the tensor with that name, closes the pipe,
+// and returns a line that describes the reply. The error is that of the pipe or of allocate.
 func request(ctx context.Context, c *pipe.Context, url, name string) (string, error) {
 	p, err := c.Dial(ctx, url)
 	if err != nil {
@@ -69,14 +70,19 @@ func request(ctx context.Context, c *pipe.Context, url, name string) (string, er
 // maxTensor bounds the size of a tensor that the client accepts.
 const maxTensor = 1 << 20
 
-// allocate returns memory from an allocator of the application for a message that d describes. It
-// checks the sizes first, because they come from the peer, and fails if the message cannot be a reply
-// of the server.
+var errNoReply = errors.New("not a reply of the server")
+
+// allocate returns new memory on the host for the tensors of the message that d describes. It first
+// checks their sizes, because these come from the peer: it fails if a tensor exceeds maxTensor, or
+// if the message has payloads, so that it cannot be a reply of the server.
 func allocate(d *pipe.Descriptor) (pipe.Allocation, error) {
 	var a pipe.Allocation
+	if len(d.Payloads) > 0 {
+		return a, errNoReply
+	}
 	for _, t := range d.Tensors {
-		if t.Length > maxTensor || len(d.Payloads) > 0 {
-			return a, errors.New("not a reply of the server")
+		if t.Length > maxTensor {
+			return a, errNoReply
 		}
 		s, err := tensor.Heap{}.Alloc(t.Length)
 		if err != nil {

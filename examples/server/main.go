@@ -1,6 +1,6 @@
-// Command server sends named tensors to its clients, as a parameter server does: one pipe per client, many
-// clients concurrently. A request is a message with a name; the reply is a message with the tensor, with its
-// shape as metadata.
+// Command server sends named tensors to its clients, as a parameter server does: one pipe per
+// client, many clients concurrently. A request is a message with a name; the reply is a message
+// with the tensor, with its shape as metadata.
 package main
 
 import (
@@ -24,8 +24,9 @@ func main() {
 	}
 }
 
-// run starts a server, requests some tensors from it, each with a separate client, prints the replies
-// to out, and stops the server.
+// run starts a server, requests some tensors from it, each on a pipe of its own, prints the replies
+// to out, and stops the server. It returns the first error of starting, or those of the requests
+// and of closing joined.
 func run(ctx context.Context, out io.Writer) error {
 	weight, err := tensor.FromSlice([]float32{1, 2, 3, 4, 5, 6}, 2, 3)
 	if err != nil {
@@ -56,8 +57,9 @@ func run(ctx context.Context, out io.Writer) error {
 // store is the tensors of the server, by name. It must not be modified while the server runs.
 type store map[string]*tensor.Tensor
 
-// serve serves clients until the listener is closed or ctx ends, and returns after the last client has
-// disconnected.
+// serve accepts pipes from l and serves each client on a goroutine, until Accept fails, as it does
+// once l is closed or ctx ends. It returns after the last client has disconnected. It prints an
+// error of a client to stderr, unless the client has closed its pipe.
 func (s store) serve(ctx context.Context, l *pipe.Listener) {
 	var clients sync.WaitGroup
 	defer clients.Wait()
@@ -76,8 +78,9 @@ func (s store) serve(ctx context.Context, l *pipe.Listener) {
 	}
 }
 
-// serveClient replies to the requests of one client until the pipe ends, and returns the error with
-// which it ended.
+// serveClient replies to the requests of one client until the pipe ends or a request fails, and
+// returns the error, which is never nil: it matches pipe.ErrPeerClosed if the client has closed the
+// pipe. The caller closes p.
 func (s store) serveClient(ctx context.Context, p *pipe.Pipe) error {
 	for {
 		in, err := p.Next(ctx)
@@ -98,8 +101,10 @@ func (s store) serveClient(ctx context.Context, p *pipe.Pipe) error {
 	}
 }
 
-// reply returns the reply to a request for the tensor of that name. The reply refers to the memory of
-// the tensor. If the server does not have the tensor, the reply is a message without one.
+// reply returns the reply to a request for the tensor with that name. The reply shares the memory
+// of the tensor. If s has no such tensor, the reply is a message without tensors, with the reason
+// as metadata. The error is that of getting the tensor's memory, for example because it is not
+// contiguous.
 func (s store) reply(name string) (*pipe.Message, error) {
 	t, found := s[name]
 	if !found {

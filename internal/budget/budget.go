@@ -30,8 +30,8 @@ func New(size int) *Budget { return &Budget{size: size} }
 // Size returns the size of the budget in bytes, acquired ones included.
 func (b *Budget) Size() int { return b.size }
 
-// TryAcquire acquires n bytes if they are free and no goroutine waits, and reports whether it did.
-// It does not block. The caller returns the bytes with Release.
+// TryAcquire acquires n bytes if no goroutine waits and the bytes are free or nothing is in use,
+// and reports whether it did. It does not block. The caller returns the bytes with Release.
 func (b *Budget) TryAcquire(n int) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -42,9 +42,10 @@ func (b *Budget) TryAcquire(n int) bool {
 	return true
 }
 
-// Acquire acquires n bytes, which the caller returns with Release. It blocks until they are free,
-// ctx ends or stop is closed, and reports whether it has acquired them. It may report true although
-// ctx or stop has ended.
+// Acquire acquires n bytes, which the caller returns with Release. It blocks until earlier requests
+// are granted and the bytes are free or nothing is in use, ctx ends, or stop is closed. It returns
+// true if it has acquired the bytes, which is possible even if ctx has ended or stop is closed, and
+// false if it has acquired nothing.
 func (b *Budget) Acquire(ctx context.Context, stop <-chan struct{}, n int) bool {
 	if b.TryAcquire(n) {
 		return true
@@ -63,8 +64,9 @@ func (b *Budget) Acquire(ctx context.Context, stop <-chan struct{}, n int) bool 
 	return b.withdraw(el, c)
 }
 
-// withdraw removes the waiting request c, whose element in waiters is el, and reports false. If c was
-// granted in the meantime, it reports true; the caller then has the bytes and must release them.
+// withdraw removes the waiting request c, whose element in b.waiters is el, and returns false. If c
+// was granted before, withdraw returns true: the caller then has the bytes and must release them.
+// It acquires mu.
 func (b *Budget) withdraw(el *list.Element, c *claim) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -78,7 +80,8 @@ func (b *Budget) withdraw(el *list.Element, c *claim) bool {
 	return false
 }
 
-// Release returns n bytes that were acquired, and grants waiting requests.
+// Release gives back n bytes that were acquired, and grants waiting requests in order as far as
+// bytes are free.
 func (b *Budget) Release(n int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -2,6 +2,7 @@ package bulk_test
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -24,9 +25,9 @@ const (
 	trailerSize = 8
 )
 
-// The sender aborts after the peer has read k bytes of the chunk and stopped reading. Its memory is
-// released at once, later changes to the memory are not sent, and the next transfer follows a chunk
-// that is complete and marked as discarded.
+// A sender aborts after the peer has read k bytes of a chunk and stopped reading. The sender's
+// memory is released at once, and later changes to the memory are not sent. The peer still receives
+// a complete chunk, marked as discarded unless its trailer had begun, and then the next transfer.
 func TestSenderAbortsAtEveryByte(t *testing.T) {
 	data := numbered(40)
 	whole := chunk(3, 7, data, 0, false)
@@ -62,8 +63,8 @@ func TestSenderAbortsAtEveryByte(t *testing.T) {
 	}
 }
 
-// Several chunks leave in one turn. The interrupted one is discarded, the earlier ones are valid, and
-// the later ones are not sent.
+// If a sender aborts during a turn of several chunks, the interrupted chunk is discarded, the
+// earlier ones are valid, and the later ones are not sent.
 func TestSenderAbortsBetweenChunks(t *testing.T) {
 	const mib = 1 << 20
 	const size = headerSize + mib + trailerSize
@@ -98,7 +99,8 @@ func TestSenderAbortsBetweenChunks(t *testing.T) {
 	}
 }
 
-// On a stream that cannot be interrupted, copied bytes are sent completely.
+// On a stream whose writes cannot be interrupted, a sender that aborts still sends the bytes that
+// it has copied.
 func TestCopyingSenderAbortsAtEveryByte(t *testing.T) {
 	data := numbered(40)
 	whole := chunk(3, 7, data, 0, true)
@@ -209,8 +211,9 @@ func TestAbortAnyTime(t *testing.T) {
 	})
 }
 
-// tensor begins a transfer of n bytes and aborts it after a while: at the sender if bit 0 of aborting
-// is set, at the receiver if bit 1 is set. The other end aborts it too, as a pipe would.
+// tensor begins a transfer of n bytes and aborts it after a number of yields, wait: at the sender
+// if bit 0 of aborting is set, at the receiver if bit 1 is set. check waits for the outcome, in
+// which the other end aborts too, as a pipe would, and checks the errors and the bytes.
 func tensor(t *testing.T, from, to channel.Channel, id uint64, n, aborting, wait int) (check func()) {
 	src, dst := numbered(n), make([]byte, n)
 	sent, received := send(from, id, src), recv(to, id, dst)
@@ -240,6 +243,64 @@ func tensor(t *testing.T, from, to channel.Channel, id uint64, n, aborting, wait
 		clear(dst)
 		if aborting == 0 {
 			require.NoError(t, err)
+		}
+	}
+}
+
+// If one of several transfers whose chunks are written together is aborted, all others arrive, and
+// the memory of all is released only when it is not in use. The chunk that was interrupted is
+// discarded if it belongs to the aborted transfer, and valid otherwise.
+func TestSenderAbortsOneOfSeveral(t *testing.T) {
+	const count, size, whole = 3, 40, headerSize + 40 + trailerSize
+	for aborted := range uint64(count) {
+		for k := 1; k < count*whole; k++ {
+			near, far := net.Pipe()
+			hold := make(chan struct{})
+			stream := gathering{plain{near}}
+			e := newEnd(t, stream, bulk.Config{Open: func(context.Context) (transport.Stream, error) {
+				<-hold
+				return stream, nil
+			}})
+			peer := raw{t, plain{far}}
+			ch := e.Lane(3)
+			var outcomes []<-chan error
+			for id := range uint64(count) {
+				outcomes = append(outcomes, send(ch, id, numbered(size)))
+				e.HandleReady(3, id)
+			}
+			close(hold) // all are queued, and make one turn
+			head := peer.read(k)
+			end := chunk(3, count, []byte("last"), 0, false)
+			ch.Abort(aborted, errTest)
+			read := testwait.Start(func() []byte {
+				got := head
+				for p := make([]byte, 1); !bytes.HasSuffix(got, end); {
+					n, err := far.Read(p)
+					if got = append(got, p[:n]...); err != nil {
+						break
+					}
+				}
+				return got
+			})
+			var errs [count]error
+			for id := range errs {
+				errs[id] = testwait.Finish(t, outcomes[id])
+			}
+			last := send(ch, count, []byte("last"))
+			e.HandleReady(3, count)
+			got := testwait.Finish(t, read)
+			require.NoError(t, testwait.Finish(t, last))
+			for id, err := range errs {
+				if uint64(id) == aborted && err != nil {
+					require.Equal(t, errTest, err)
+					continue
+				}
+				require.NoError(t, err)
+				valid := chunk(3, uint64(id), numbered(size), 0, false)
+				require.Equal(t, 1, bytes.Count(got, valid), "transfer %d after %d bytes", id, k)
+			}
+			require.Zero(t, (len(got)-len(end))%whole)
+			require.Empty(t, e.broken)
 		}
 	}
 }

@@ -65,8 +65,9 @@ func bareSender(b *testing.B, data *net.TCPConn) func([]byte) {
 	}
 }
 
-// bulkSender keeps depth tensors under way. A byte on control stands for the
-// message that a tensor belongs to.
+// bulkSender returns a function that sends its argument as a tensor through a Mover on data, and
+// blocks while as many tensors as depth are under way. For each tensor it writes a byte to control,
+// in place of the message that the tensor would belong to.
 func bulkSender(b *testing.B, data, control *net.TCPConn, checksum bool) func([]byte) {
 	m := bulk.New(bulk.Config{
 		Open:     func(context.Context) (transport.Stream, error) { return socket{data}, nil },
@@ -108,7 +109,8 @@ func (s socket) WriteBuffers(p *net.Buffers) (int64, error) { return p.WriteTo(s
 // peerVar passes to a child process how to receive, the size, and an address.
 const peerVar = "BULK_PEER"
 
-// startPeer starts the receiving process and returns its connections.
+// startPeer starts the receiving process for tensors of that size, and returns the two connections
+// to it. When the benchmark ends, it reports the processor time of that process.
 func startPeer(b *testing.B, how string, size int) (data, control *net.TCPConn) {
 	b.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -133,7 +135,8 @@ func startPeer(b *testing.B, how string, size int) (data, control *net.TCPConn) 
 	return conns[0], conns[1]
 }
 
-// receive is the receiving process.
+// receive is the receiving process. order is how it receives ("bare" for a plain socket), the size
+// of a tensor, and the address to which it dials.
 func receive(order string) {
 	var how, addr string
 	var size int
@@ -189,7 +192,7 @@ func receiveBulk(data, control *net.TCPConn, size int) {
 	}
 }
 
-// cpu is the time that this process has computed for.
+// cpu returns the processor time that this process has used, in user mode and in the kernel.
 func cpu() time.Duration {
 	var u syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {

@@ -82,13 +82,15 @@ type Mover struct {
 	lanes       map[uint16]*lane
 	out, in     direction
 	runnable    fifo.Queue[*transferOp] // sends whose bytes may be written, in turn
+	endedOps    []completion            // memory of endTurn
 	completions []completion            // calls of done for the goroutine of completeAsync
 	completing  bool                    // that goroutine is running
 	wake        sync.Cond               // runnable has grown, or ended is set
 	completed   sync.Cond               // a done function has returned
 }
 
-// New returns a Mover. It starts no goroutine and opens nothing yet; the caller must close it.
+// New returns a Mover with that configuration, which it keeps. It starts no goroutine and opens
+// nothing yet; the caller must close it.
 func New(cfg Config) *Mover {
 	if cfg.Arrived == nil {
 		cfg.Arrived = func(int) {}
@@ -99,10 +101,10 @@ func New(cfg Config) *Mover {
 	return m
 }
 
-// Lane returns the channel with number n, the same one in each call. It keeps the contract of the
-// native dialect and serves host memory. If a transfer fails at one end, the transfer of the other end
-// waits until it is aborted. Closing the channel ends its transfers permanently; other lanes are not
-// affected.
+// Lane returns the channel with number n, the same one in each call; the first call creates it. The
+// channel keeps the contract of the native dialect and serves host memory. If a transfer fails at
+// one end, the transfer of the other end may wait until it is aborted. Closing the channel ends its
+// transfers permanently; other lanes are not affected.
 func (m *Mover) Lane(n uint16) channel.Channel {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -117,9 +119,9 @@ func (m *Mover) Lane(n uint16) channel.Channel {
 	return l
 }
 
-// HandleReady records that the peer has memory for the Send with that id on that lane, which may then
-// move. If there is no such Send it was aborted, and the call is ignored: the peer cannot know of a
-// transfer before Send was called. HandleReady does not block.
+// HandleReady records that the peer has memory for the Send with that id on that lane, which may
+// then move. If there is no such Send, because it has ended, or READY has come before, the call is
+// ignored. HandleReady does not block.
 func (m *Mover) HandleReady(lane uint16, id uint64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -133,22 +135,22 @@ func (m *Mover) HandleReady(lane uint16, id uint64) {
 	}
 }
 
-// Close ends all transfers with cause, or [channel.ErrClosed] if cause is nil, and closes the stream,
-// whose error it returns. It returns after every done function has been called and all goroutines have
-// ended; the caller must not hold a lock that done takes. A further Close waits for the same and has
-// no other effect.
+// Close ends all transfers with cause, or [channel.ErrClosed] if cause is nil, and closes the
+// stream, whose error it returns. It returns after every done function has returned and all
+// goroutines have ended; the caller must not hold a lock that a done function takes. If the Mover
+// has already ended, Close waits for the same, returns the same error, and has no other effect.
 func (m *Mover) Close(cause error) error { return m.lifecycle.Close(cause) }
 
-// queue appends op, a Send whose memory is ready at both ends, to those that take turns on the stream.
-// The caller holds mu.
+// queue appends op, a Send whose memory is ready at both ends, to the transfers that take turns on
+// the stream, and opens the stream if that was not begun. The caller holds mu.
 func (m *Mover) queue(op *transferOp) {
 	m.runnable.Push(op)
 	m.wake.Signal()
 	m.open()
 }
 
-// open starts a goroutine that opens the stream, unless one was started or the Mover has ended. The
-// caller holds mu.
+// open starts a goroutine that opens the stream and moves transfers (serve). It does nothing if
+// that was done before or the Mover has ended. The caller holds mu.
 func (m *Mover) open() {
 	if !m.opened && !m.ended {
 		m.opened = true
@@ -156,7 +158,9 @@ func (m *Mover) open() {
 	}
 }
 
-// serve opens the stream, starts the writer, and reads until the stream fails. Then it ends the Mover.
+// serve opens the stream, starts the goroutine that writes, and reads until the stream fails. Then,
+// or if the stream cannot be opened, it ends the Mover with the error. If the Mover has ended
+// before the stream was open, it closes the stream.
 func (m *Mover) serve() {
 	stream, err := m.cfg.Open(m.lifecycle.Context())
 	if err != nil {
@@ -183,8 +187,9 @@ func (m *Mover) serve() {
 	m.fail((&reader{m: m, src: bufio.NewReaderSize(stream, readAhead)}).run())
 }
 
-// fail ends the Mover with err as a [*channel.Error]. A malformed chunk also matches
-// channel.ErrProtocol, unless the checksum shows that its bytes were changed on the way.
+// fail ends the Mover with err, wrapped in a [*channel.Error]. A malformed chunk also matches
+// channel.ErrProtocol, unless the checksum shows that its bytes were changed on the way. If the
+// Mover has ended already fail does nothing.
 func (m *Mover) fail(err error) {
 	if _, ok := errors.AsType[*native.Error](err); ok && !errors.Is(err, ErrChecksum) {
 		err = fmt.Errorf("%w: %w", channel.ErrProtocol, err)
@@ -192,9 +197,9 @@ func (m *Mover) fail(err error) {
 	m.lifecycle.Fail(m.wrapError(err))
 }
 
-// release closes the stream and completes all transfers except those whose memory the reader or the
-// writer is using; these goroutines complete them when they have stopped. The lifecycle calls it at
-// its end, without mu.
+// release closes the stream, whose error it returns, and completes all transfers except those whose
+// memory the reader or the writer is using; these goroutines complete them when they have stopped.
+// The lifecycle calls it once, when the Mover ends. The caller does not hold mu.
 func (m *Mover) release() (err error) {
 	m.mu.Lock()
 	m.ended = true

@@ -17,8 +17,8 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
 
-// Transfers of all sizes, on two lanes and in both directions at once. Each end begins them in another
-// order and with other pieces of memory.
+// Transfers of many sizes complete correctly, on two lanes and in both directions at once, even if
+// each end begins them in another order and with other pieces of memory.
 func TestAnyOrder(t *testing.T) {
 	sizes := []int{1, 7, 4096, 65_512, 65_513, 1 << 20, 1<<20 + 1, 3<<20 + 5}
 	onEachKind(t, func(t *testing.T, connect func(testing.TB) (one, other transport.Stream)) {
@@ -40,7 +40,8 @@ func TestAnyOrder(t *testing.T) {
 	})
 }
 
-// exchange begins a transfer of each size and returns how to check them.
+// exchange begins a transfer of each of the sizes, at both ends. check waits until all have
+// succeeded and compares the bytes.
 func exchange(t *testing.T, from, to channel.Channel, sizes []int) (check func()) {
 	var outcomes []<-chan error
 	dsts := make([][]byte, len(sizes))
@@ -127,7 +128,8 @@ func TestCannotOpen(t *testing.T) {
 	require.ErrorIs(t, testwait.Finish(t, recv(ch, 2, nil)), errTest)
 }
 
-// Close interrupts Open, and closes a stream that Open returns nevertheless.
+// Close while Config.Open is in progress ends its context, and closes a stream that Open returns
+// nevertheless.
 func TestCloseWhileOpening(t *testing.T) {
 	for _, late := range []bool{false, true} {
 		one, other := tcp(t)
@@ -217,7 +219,7 @@ func TestMisuse(t *testing.T) {
 	require.Empty(t, e.broken)
 }
 
-// A transfer whose stream is busy does not delay the others.
+// A transfer whose device stream is busy does not delay other transfers.
 func TestStreamsDoNotWaitForEachOther(t *testing.T) {
 	kind := delayed.New("npu", 1)
 	t.Cleanup(kind.Close)
@@ -247,7 +249,8 @@ func TestStreamsDoNotWaitForEachOther(t *testing.T) {
 	require.NoError(t, testwait.Finish(t, recvErr))
 }
 
-// Abort does not wait for a stream, and no READY is sent for the transfer afterwards.
+// Abort of a transfer does not wait for the device stream of its memory, and no READY is sent for
+// the transfer afterwards.
 func TestAbortWhileStreamIsBusy(t *testing.T) {
 	kind := delayed.New("npu", 1)
 	t.Cleanup(kind.Close)

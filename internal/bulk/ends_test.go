@@ -75,7 +75,9 @@ type end struct {
 	broken chan error
 }
 
-// newEnd returns a Mover on stream, with the functions of cfg where these are set.
+// newEnd returns a Mover with the configuration cfg and a record of its errors. If cfg.Open is nil,
+// the Mover uses stream; a nil cfg.Ready does nothing. The Mover and stream are closed when the
+// test ends.
 func newEnd(t *testing.T, stream transport.Stream, cfg bulk.Config) *end {
 	t.Helper()
 	e := &end{broken: make(chan error, 2)}
@@ -92,7 +94,8 @@ func newEnd(t *testing.T, stream transport.Stream, cfg bulk.Config) *end {
 	return e
 }
 
-// pair returns two ends that send READY to each other. Tests call Send before Recv, as pipes do.
+// pair returns two Movers that pass READY to each other directly. Tests call Send before Recv, as
+// pipes do.
 func pair(t *testing.T, one, other transport.Stream, checksum bool) (a, b *end) {
 	t.Helper()
 	a = newEnd(t, one, bulk.Config{Checksum: checksum, Ready: func(l uint16, id uint64) { b.HandleReady(l, id) }})
@@ -100,7 +103,8 @@ func pair(t *testing.T, one, other transport.Stream, checksum bool) (a, b *end) 
 	return a, b
 }
 
-// wantBroken waits for the error passed to Broken.
+// wantBroken waits until Config.Broken is called, checks that the error names the peer, and returns
+// the error.
 func (e *end) wantBroken(t *testing.T) error {
 	t.Helper()
 	err := testwait.Finish(t, e.broken)
@@ -110,7 +114,8 @@ func (e *end) wantBroken(t *testing.T) error {
 	return err
 }
 
-// send and recv begin a transfer and return the channel that receives its outcome.
+// send begins a Send of src and returns a channel that receives the outcome. src is in use until
+// then.
 func send(ch channel.Channel, id uint64, src []byte) <-chan error {
 	done, err := result()
 	ch.Send(id, device.Bytes(src), done)
@@ -128,7 +133,8 @@ func result() (done func(error), err <-chan error) {
 	return func(err error) { ch <- err }, ch
 }
 
-// numbered returns n bytes that are not zero and differ from their neighbours.
+// numbered returns n bytes that are not zero and differ from their neighbours. The caller owns
+// them.
 func numbered(n int) []byte {
 	const period = 251
 	p := make([]byte, n)
@@ -141,7 +147,8 @@ func numbered(n int) []byte {
 	return p
 }
 
-// chunk returns the wire form of a chunk, encoded without the package.
+// chunk returns the wire form of a chunk, which it encodes without the package. It has a checksum
+// if summed is true. status is 0 for a valid chunk and 1 for a discarded one.
 func chunk(lane uint16, id uint64, data []byte, status uint32, summed bool) []byte {
 	p := binary.LittleEndian.AppendUint64(nil, id)
 	p = binary.LittleEndian.AppendUint32(p, uint32(len(data)))
@@ -178,7 +185,7 @@ func (r raw) read(n int) []byte {
 	return p
 }
 
-// wantBytes compares got with want without printing large values.
+// wantBytes checks that got equals want. It does not print the bytes if they differ.
 func wantBytes(t *testing.T, want, got []byte) {
 	t.Helper()
 	require.True(t, bytes.Equal(want, got), "wrong bytes")

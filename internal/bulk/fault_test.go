@@ -13,8 +13,8 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/internal/testutil/testwait"
 )
 
-// The connection is cut after k bytes of three chunks have arrived. Complete chunks are received,
-// everything else fails, and a cut within a chunk gives another error than an end between two.
+// If the connection is cut after k bytes of three chunks, the complete chunks are received and all
+// other transfers fail. A cut within a chunk gives another error than an end between two.
 func TestCutWhileReceiving(t *testing.T) {
 	sent := append(chunk(0, 1, []byte("hello"), 0, true), chunk(0, 2, []byte("wor"), 0, true)...)
 	ends := map[int]bool{0: true, 29: true, 56: true, 82: true}
@@ -47,7 +47,8 @@ func TestCutWhileReceiving(t *testing.T) {
 	}
 }
 
-// The peer closes the connection after it has read k bytes.
+// If the peer closes the connection after it has read k bytes, transfers that were not sent
+// completely fail.
 func TestCutWhileSending(t *testing.T) {
 	whole := len(chunk(0, 1, []byte("hello"), 0, false))
 	for _, gathers := range []bool{false, true} {
@@ -90,7 +91,7 @@ func (m failingConn) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// Two ends, transfers in both directions on two lanes, and a connection that fails at the k-th byte:
+// If the connection fails at its k-th byte while two ends transfer in both directions on two lanes,
 // every transfer completes at both ends, and all received tensors are correct.
 func TestCutAtEveryByte(t *testing.T) {
 	for _, gathers := range []bool{false, true} {
@@ -102,7 +103,9 @@ func TestCutAtEveryByte(t *testing.T) {
 	}
 }
 
-// cutAt reports whether the connection failed.
+// cutAt runs transfers over a connection that fails after k bytes, and checks that each completes
+// and that received tensors are correct. If gathers is true the streams are Gatherers. It reports
+// whether the connection has failed.
 func cutAt(t *testing.T, gathers bool, k int64) bool {
 	var budget atomic.Int64
 	budget.Store(k)

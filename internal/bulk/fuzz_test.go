@@ -44,7 +44,9 @@ func FuzzReader(f *testing.F) {
 	})
 }
 
-// decode returns the bytes that transfers of these sizes receive; nil means that the transfer fails.
+// decode decodes data, the chunks of a stream, and returns the bytes that the transfers on lane 0
+// receive. sizes are the sizes of the transfers by id; decode removes those that end. A value of
+// nil means that the transfer fails.
 func decode(data []byte, sizes map[uint64]int) map[uint64][]byte {
 	parts, over := map[uint64][]byte{}, map[uint64][]byte{}
 	for id := range sizes {

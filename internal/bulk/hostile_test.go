@@ -17,8 +17,7 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/internal/testutil/testwait"
 )
 
-// broken returns p with the byte at i replaced; i counts from the end where it is
-// negative.
+// broken returns a copy of p in which the byte at index i is b. A negative i counts from the end.
 func broken(p []byte, i int, b byte) []byte {
 	p = bytes.Clone(p)
 	p[(i+len(p))%len(p)] = b
@@ -73,7 +72,8 @@ func TestHostileBytes(t *testing.T) {
 	}
 }
 
-// Only the transfer that the peer aborted fails.
+// A discarded chunk makes only its own transfer fail, with ErrAborted. Other transfers and the
+// connection go on.
 func TestDiscardedChunk(t *testing.T) {
 	near, far := net.Pipe()
 	e, peer := newEnd(t, plain{near}, bulk.Config{}), raw{t, plain{far}}

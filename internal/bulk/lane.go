@@ -26,10 +26,11 @@ func (l *lane) Recv(id uint64, dst device.Buffer, done func(error)) {
 	}
 }
 
-// begin adds a transfer to direction s. It returns true if the transfer has begun and its memory is
-// ready; for a Recv the caller must then send READY. If the memory is not ready, begin returns false,
-// and a goroutine waits for the memory and then lets the transfer proceed. A transfer that is empty or
-// cannot begin completes on another goroutine.
+// begin adds a transfer of buf to direction s, which calls done once at its end. It returns true if
+// the transfer has begun and its memory is ready; for a Recv the caller must then send READY. If
+// the memory is not ready, begin returns false, and a goroutine waits for the memory and then lets
+// the transfer proceed. If the transfer is empty or cannot begin, begin returns false, and another
+// goroutine calls done. buf is in use until done is called.
 func (l *lane) begin(s *direction, id uint64, buf device.Buffer, done func(error)) (memoryReady bool) {
 	t, fault := transfer.New(l.m.lifecycle.Context(), id, buf, done)
 	op := &transferOp{Transfer: t, lane: l}
@@ -75,8 +76,10 @@ func (l *lane) Abort(id uint64, cause error) {
 	}
 }
 
-// Close implements channel.Channel. It prevents further transfers, cancels those of the lane, and waits
-// for them. The reader or the writer completes a transfer whose memory it is using. The error is nil.
+// Close implements channel.Channel. It prevents further transfers, cancels those of the lane with
+// cause, or channel.ErrClosed if cause is nil, and blocks until all done functions of the lane have
+// returned. The reader or the writer completes a transfer whose memory it is using. The error is
+// nil.
 func (l *lane) Close(cause error) error {
 	cause = cmp.Or(cause, channel.ErrClosed)
 	l.m.mu.Lock()

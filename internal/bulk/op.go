@@ -21,12 +21,14 @@ type transferOp struct {
 	moved             int   // bytes in valid chunks so far
 	memoryReady       bool  // the work of the memory's stream has completed
 	peerReady         bool  // of a Send: the peer has sent READY
+	active            bool  // the reader, or the writer, is using its memory
 	cause             error // why it was cancelled while its memory was in use
 }
 
 func (op *transferOp) key() transferKey { return transferKey{op.lane.number, op.ID} }
 
-// next returns the memory of the next bytes of op that have not moved, at most limit.
+// next returns the part of op's memory whose bytes have not moved yet, at most its first limit
+// bytes. The result refers to that memory.
 func (op *transferOp) next(limit int) device.Buffer {
 	return op.Buf.Slice(op.moved, min(limit, op.Buf.Len()-op.moved))
 }
@@ -35,9 +37,6 @@ func (op *transferOp) next(limit int) device.Buffer {
 type direction struct {
 	// ops are the transfers that have neither completed nor been cancelled.
 	ops map[transferKey]*transferOp
-
-	// active is the transfer whose memory the reader, or the writer, is using.
-	active *transferOp
 
 	// setDeadline sets the deadline of the system calls that access the memory; nil if such calls do
 	// not block.
@@ -54,11 +53,12 @@ func (s *direction) add(op *transferOp) {
 	s.ops[op.key()] = op
 }
 
-// has reports whether op has neither completed nor been cancelled. The caller holds Mover.mu.
+// has reports whether op is a transfer of s that has neither completed nor been cancelled. The
+// caller holds Mover.mu.
 func (s *direction) has(op *transferOp) bool { return s.ops[op.key()] == op }
 
-// remove takes op out of s. It returns true if op had neither completed nor been cancelled, so that
-// the caller must complete it. The caller holds Mover.mu.
+// remove takes op out of s. It returns true if op was in s, so that the caller must complete it,
+// and false if op had completed or been cancelled before. The caller holds Mover.mu.
 func (s *direction) remove(op *transferOp) bool {
 	alive := s.has(op)
 	if alive {
@@ -67,13 +67,14 @@ func (s *direction) remove(op *transferOp) bool {
 	return alive
 }
 
-// cancel takes op out of s because of cause. If it returns true the caller must complete op. Otherwise
-// the reader or the writer is using the memory: cancel has interrupted it, and it will complete op
-// with cause. The caller holds Mover.mu.
+// cancel takes op, which is in s, out of s, with cause as the error of the transfer, and ends the
+// wait for its memory. It returns true if the caller must complete op with cause. It returns false
+// if the reader or the writer is using the memory of op: cancel has interrupted its system call, if
+// that can block, and that goroutine will complete op. The caller holds Mover.mu.
 func (s *direction) cancel(op *transferOp, cause error) (free bool) {
 	delete(s.ops, op.key())
 	op.CancelWait()
-	if s.active != op {
+	if !op.active {
 		return true
 	}
 	op.cause = cause
@@ -83,21 +84,23 @@ func (s *direction) cancel(op *transferOp, cause error) (free bool) {
 	return false
 }
 
-// releaseActive records that the reader, or the writer, which calls it, has stopped using the memory
-// of the active transfer. It returns the cause if the transfer was cancelled meanwhile; the caller
-// must then complete it. Otherwise it returns nil. The caller holds Mover.mu.
-func (s *direction) releaseActive() (cause error) {
-	cause = s.active.cause
-	if cause != nil && s.setDeadline != nil {
+// releaseActive records that its caller, the reader or the writer, has stopped using the memory of
+// op. If op was cancelled during that use it returns the cause, with which the caller must complete
+// op, and removes the deadline that cancel has set. Otherwise it returns nil. The caller holds
+// Mover.mu.
+func (s *direction) releaseActive(op *transferOp) (cause error) {
+	if op.cause != nil && s.setDeadline != nil {
 		_ = s.setDeadline(time.Time{})
 	}
-	s.active = nil
-	return cause
+	op.active = false
+	return op.cause
 }
 
-// waitReady waits until the memory of op is valid on its stream, and then lets op proceed: for a Recv
-// it sends READY. If the work of the stream failed it completes op with the error. Each such wait has
-// its own goroutine, because the work on one stream may depend on the outcome of any other transfer.
+// waitReady blocks until the memory of op, a transfer of direction s, is valid on its stream. It
+// then lets op proceed: for a Recv it sends READY and opens the bulk stream, and a Send it queues
+// if the peer has sent READY. If the work on the memory's stream failed it completes op with the
+// error. If op was cancelled, or the Mover has ended, it does nothing. Each such wait has its own
+// goroutine, because the work on one stream may depend on the outcome of any other transfer.
 func (m *Mover) waitReady(s *direction, op *transferOp) {
 	err := op.WaitReady()
 	if err != nil {
@@ -127,8 +130,9 @@ func (m *Mover) waitReady(s *direction, op *transferOp) {
 	}
 }
 
-// cancel takes op out of direction s, and out of runnable, because of cause. It reports whether the
-// caller must complete op; otherwise the reader or the writer will. The caller holds mu.
+// cancel takes op out of direction s and of the queue of sends, with cause as the error of the
+// transfer. It returns true if the caller must complete op with cause. It returns false if the
+// reader or the writer, which is using the memory of op, will. The caller holds mu.
 func (m *Mover) cancel(s *direction, op *transferOp, cause error) (free bool) {
 	if s == &m.out && op.memoryReady && op.peerReady {
 		m.runnable.Remove(func(other *transferOp) bool { return other == op })
@@ -136,8 +140,9 @@ func (m *Mover) cancel(s *direction, op *transferOp, cause error) (free bool) {
 	return s.cancel(op, cause)
 }
 
-// cancelAll cancels the transfers of lane l, or of all lanes if l is nil, because of cause. It returns
-// those that the caller must complete after it has released mu, which it holds now.
+// cancelAll cancels the transfers of lane l, or of all lanes if l is nil, with cause as their
+// error. It returns the transfers that the caller must complete with cause after it has released
+// mu. The reader and the writer complete those whose memory they are using. The caller holds mu.
 func (m *Mover) cancelAll(l *lane, cause error) (free []*transferOp) {
 	for _, s := range []*direction{&m.out, &m.in} {
 		for _, op := range s.ops {
@@ -149,18 +154,18 @@ func (m *Mover) cancelAll(l *lane, cause error) (free []*transferOp) {
 	return free
 }
 
-// releaseActive records that the reader or the writer, which calls it, does not use the memory of the
-// active transfer of s any more. If the transfer was cancelled it returns the cause, and the caller
-// must complete it; otherwise nil.
-func (m *Mover) releaseActive(s *direction) (cause error) {
+// releaseActive records that its caller, the reader or the writer, does not use the memory of op, a
+// transfer of s, any more. If op was cancelled during that use it returns the cause, with which the
+// caller must complete op. Otherwise it returns nil. It acquires mu.
+func (m *Mover) releaseActive(s *direction, op *transferOp) (cause error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return s.releaseActive()
+	return s.releaseActive(op)
 }
 
-// advance adds n to the bytes that op has moved. It returns true if these were the last; op is then
-// removed, and the caller must complete it. It does nothing and returns false if op was cancelled. The
-// caller holds mu.
+// advance adds n to the bytes that op, a transfer of direction s, has moved. It returns true if
+// these were the last; it has then taken op out of s, and the caller must complete op. It does
+// nothing and returns false if op was cancelled. The caller holds mu.
 func (m *Mover) advance(s *direction, op *transferOp, n int) (all bool) {
 	if !s.has(op) {
 		return false
@@ -173,8 +178,9 @@ func (m *Mover) advance(s *direction, op *transferOp, n int) (all bool) {
 	return all
 }
 
-// complete calls the done function of op with err, which may be nil. No direction may contain op any
-// more. The caller does not hold mu.
+// complete calls the done function of op with err, which may be nil, and then counts op as
+// finished, which may end Close of its lane. No direction may contain op any more. The caller does
+// not hold mu.
 func (m *Mover) complete(op *transferOp, err error) {
 	op.Done(err)
 	m.mu.Lock()
@@ -189,8 +195,9 @@ type completion struct {
 	err error
 }
 
-// completeAsync makes another goroutine call complete for op with err. One goroutine makes all such
-// calls, because a cancelled message may have thousands of transfers. The caller holds mu.
+// completeAsync has another goroutine call complete for op with err, and does not block. One
+// goroutine makes all such calls, because a cancelled message may have thousands of transfers. The
+// caller holds mu.
 func (m *Mover) completeAsync(op *transferOp, err error) {
 	m.completions = append(m.completions, completion{op, err})
 	if m.completing {
@@ -214,7 +221,8 @@ func (m *Mover) completeAsync(op *transferOp, err error) {
 	})
 }
 
-// wrapError returns err as a [*channel.Error] with the peer and the name bulk.
+// wrapError returns err wrapped in a [*channel.Error] with the channel name "bulk" and the name of
+// the peer.
 func (m *Mover) wrapError(err error) error {
 	return &channel.Error{Channel: "bulk", Peer: m.cfg.Peer, Err: err}
 }

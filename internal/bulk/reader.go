@@ -25,8 +25,8 @@ type reader struct {
 	sum      uint32 // CRC32C of the chunk up to here
 }
 
-// run reads chunks until that fails, and returns the error: io.EOF if the peer ended the stream
-// between two chunks.
+// run reads chunks until a read fails or a chunk is invalid, and returns the error: io.EOF if the
+// peer ended the stream between two chunks.
 func (r *reader) run() error {
 	for {
 		if err := r.chunk(); err != nil {
@@ -36,8 +36,9 @@ func (r *reader) run() error {
 }
 
 // chunk reads one chunk into the memory of its transfer, and completes the transfer after its last
-// byte. If there is no such transfer the bytes are dropped; if the peer discarded the chunk its
-// transfer fails. The error ends the Mover.
+// byte. If there is no such transfer, because it was cancelled, the bytes are dropped. If the peer
+// discarded the chunk, the transfer fails. The error is that of the stream, io.EOF if it ends
+// before the chunk, or means that the chunk is invalid; it ends the Mover.
 func (r *reader) chunk() error {
 	h, err := r.header()
 	if err != nil {
@@ -71,8 +72,8 @@ func (r *reader) chunk() error {
 	return nil
 }
 
-// header reads and decodes the next chunk header, and starts the checksum with it. It returns io.EOF
-// only if the stream ends before the header.
+// header reads and decodes the next chunk header, and sets r.sum to the checksum of its bytes. It
+// returns io.EOF only if the stream ends before the header.
 func (r *reader) header() (native.ChunkHeader, error) {
 	p, err := r.src.Peek(native.ChunkHeaderSize)
 	if len(p) > 0 && err != nil {
@@ -99,8 +100,8 @@ func (r *reader) trailer() (native.ChunkTrailer, error) {
 	return t, err
 }
 
-// unexpectedEOF returns err, or io.ErrUnexpectedEOF instead of io.EOF, which would mean an end between
-// two chunks.
+// unexpectedEOF returns io.ErrUnexpectedEOF if err is io.EOF, which would mean an end between two
+// chunks. Any other err is returned unchanged.
 func unexpectedEOF(err error) error {
 	if err == io.EOF {
 		return io.ErrUnexpectedEOF
@@ -109,8 +110,9 @@ func unexpectedEOF(err error) error {
 }
 
 // readBody reads the bytes of chunk h into the memory of op, which must be the active transfer, and
-// returns how many it has read. If op was cancelled meanwhile it completes op, and may return fewer
-// than all without an error; the caller must drop the rest.
+// returns how many it has read. Afterwards op is no longer active. If op was cancelled during the
+// read, readBody completes op, and may return fewer bytes without an error; the caller must drop
+// the remaining bytes of the chunk.
 func (r *reader) readBody(op *transferOp, h native.ChunkHeader) (n int, err error) {
 	r.segments = op.next(h.Length).AppendSegments(r.segments[:0])
 	for _, p := range r.segments {
@@ -121,7 +123,7 @@ func (r *reader) readBody(op *transferOp, h native.ChunkHeader) (n int, err erro
 		}
 	}
 	clear(r.segments)
-	if cause := r.m.releaseActive(&r.m.in); cause != nil {
+	if cause := r.m.releaseActive(&r.m.in, op); cause != nil {
 		r.m.complete(op, cause)
 		if interrupted(err) {
 			err = nil
@@ -130,8 +132,9 @@ func (r *reader) readBody(op *transferOp, h native.ChunkHeader) (n int, err erro
 	return n, err
 }
 
-// readFull reads until p is full or a read fails, and returns the number of bytes read. If sum is set
-// it updates r.sum while the bytes are in the cache.
+// readFull reads until p is full or a read fails, and returns the number of bytes read; the error
+// is nil if p is full. It passes the number of bytes of each read to Config.Arrived. If sum is true
+// it also updates the checksum r.sum, while the bytes are in the cache.
 func (r *reader) readFull(p []byte, sum bool) (n int, err error) {
 	for n < len(p) && err == nil {
 		var k int
@@ -156,8 +159,9 @@ func interrupted(err error) bool {
 }
 
 // claim makes the transfer of chunk h the active one and returns it: the reader may use its memory
-// until releaseActive. It returns nil if there is no such transfer, because it was cancelled. The
-// error matches channel.ErrProtocol: the chunk came before READY or is too long.
+// until releaseActive. It returns nil and no error if there is no such transfer, because it was
+// cancelled. The error matches channel.ErrProtocol: the chunk came before READY or exceeds the
+// memory of its transfer.
 func (m *Mover) claim(h native.ChunkHeader) (*transferOp, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -171,7 +175,7 @@ func (m *Mover) claim(h native.ChunkHeader) (*transferOp, error) {
 	if got := op.moved + h.Length; got > op.Buf.Len() {
 		return nil, &channel.LengthError{Want: int64(op.Buf.Len()), Got: int64(got)}
 	}
-	m.in.active = op
+	op.active = true
 	return op, nil
 }
 

@@ -6,7 +6,8 @@ import (
 	"testing"
 )
 
-// BenchmarkCompress and BenchmarkDecompress measure bytes of the uncompressed part.
+// BenchmarkCompress measures Compressor.Add for each codec and kind of data. Its rate is that of
+// the uncompressed bytes.
 func BenchmarkCompress(b *testing.B) {
 	onEach(b, func(b *testing.B, c *Coders, codec Codec, data []byte) {
 		for b.Loop() {

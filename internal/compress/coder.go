@@ -15,8 +15,9 @@ type Coders struct {
 	slabs sync.Pool
 }
 
-// New returns Coders for n concurrent calls, n at least 1; further calls wait for one to finish a
-// block. Each coder takes some MiB from its first use on.
+// New returns Coders for n concurrent calls; further calls wait until a call has finished a block.
+// n must be at least 1. Each of the n coders is created, with some MiB of memory, when it is first
+// needed, and is kept.
 func New(n int) *Coders {
 	c := &Coders{free: make(chan *coder, n)}
 	for range n {
@@ -26,8 +27,8 @@ func New(n int) *Coders {
 	return c
 }
 
-// withCoder calls f with a coder that no other call uses, and returns its error. It blocks while all
-// coders are in use. f must not retain the coder or its buffers.
+// withCoder calls f with a coder that no other call uses at the same time, and returns the error of
+// f. It blocks while all coders are in use. f must not retain the coder or its buffers.
 func (c *Coders) withCoder(f func(*coder) error) error {
 	k := <-c.free
 	if k == nil {
@@ -45,9 +46,9 @@ type coder struct {
 	decoder *zstd.Decoder
 }
 
-// encode compresses src, at most BlockSize bytes, with codec, which must not be None. The result, which
-// may be longer than src, is in memory of k and valid until its next use. The error is that the encoder
-// could not be created.
+// encode compresses src, at most BlockSize bytes, with codec, which must not be None. The result
+// may be longer than src. It is valid until k is used again. The error is not nil only if the
+// encoder could not be created.
 func (k *coder) encode(codec Codec, src []byte) ([]byte, error) {
 	if codec == S2 {
 		return encodeS2(k.coded[:cap(k.coded)], src), nil
@@ -72,8 +73,9 @@ func (k *coder) encode(codec Codec, src []byte) ([]byte, error) {
 	return k.encoder.EncodeAll(src, k.coded[:0]), nil
 }
 
-// decode decompresses src, one block, into dst, which it must fill exactly. The two must not overlap.
-// The error matches ErrCorrupt.
+// decode decompresses src, one block, into dst and fills dst exactly. dst must not be empty and
+// must not overlap src. If src is not a block of len(dst) bytes, or the decoder cannot be created,
+// the error matches ErrCorrupt, and the contents of dst are undefined.
 func (k *coder) decode(codec Codec, dst, src []byte) error {
 	n := len(dst)
 	dst = dst[:n:n]
@@ -117,8 +119,9 @@ const (
 	s2Literal  = (s2Tail - 1) << 2
 )
 
-// encodeS2 compresses src as one block of S2 and returns it. The result is in dst, which must have a
-// capacity of s2Tail bytes more than s2.MaxEncodedLen(len(src)).
+// encodeS2 compresses src as one block of S2 and returns the block. If dst has a length of at least
+// s2.MaxEncodedLen(len(src)) + s2Tail, the block is in the memory of dst; otherwise it may be in
+// new memory.
 func encodeS2(dst, src []byte) []byte {
 	head, tail := src, src[len(src):]
 	if len(src) >= s2TailFrom {

@@ -42,7 +42,7 @@ const (
 	codecs // their number
 )
 
-// Known reports whether c is one of the codecs, None included.
+// Known reports whether c is None, S2 or Zstd, the codecs of this version.
 func (c Codec) Known() bool { return c < codecs }
 
 func (c Codec) String() string {
@@ -65,5 +65,6 @@ func corrupt(format string, args ...any) error {
 	return fmt.Errorf("%w: %w", ErrCorrupt, fmt.Errorf(format, args...))
 }
 
-// blocks returns the number of blocks that represent a part of n bytes.
+// blocks returns the number of blocks that represent a part of n bytes; 0 if n is 0. The last block
+// may be shorter than BlockSize.
 func blocks(n int) int { return n/BlockSize + min(1, n%BlockSize) }

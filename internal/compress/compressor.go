@@ -19,14 +19,15 @@ type Compressor struct {
 	used   int // used bytes of the last slab
 }
 
-// NewCompressor returns an empty Compressor, which uses c. The caller must release it.
+// NewCompressor returns an empty Compressor, which compresses with c. The caller must call Release
+// when it no longer needs the compressed bytes.
 func (c *Coders) NewCompressor() *Compressor { return &Compressor{coders: c, used: slabSize} }
 
-// Bytes returns the size in bytes of the memory that p holds.
+// Bytes returns the size in bytes of the buffers that p holds until Release, used or not.
 func (p *Compressor) Bytes() int { return len(p.slabs) * slabSize }
 
-// Release gives the memory of p back to its Coders. Results of Add must not be used any more. p is
-// empty then, and may be used again.
+// Release empties p and gives its memory back to its Coders. Results of Add must not be used after
+// that. p may be used again.
 func (p *Compressor) Release() {
 	for _, s := range p.slabs {
 		p.coders.slabs.Put(s)
@@ -34,12 +35,14 @@ func (p *Compressor) Release() {
 	p.slabs, p.used = nil, slabSize
 }
 
-// Add compresses a part, whose memory is segments, and returns the compressed form in pieces. The
-// pieces are valid until Release. Blocks that compression did not shorten enough are pieces of
-// segments, not copies, so the caller must not change segments while it uses the result.
+// Add compresses a part, whose memory is segments, with codec, which must be S2 or Zstd, and
+// returns the compressed form in pieces. The pieces are valid until Release. Blocks that
+// compression did not shorten enough are pieces of segments, not copies, so the caller must not
+// change segments while it uses the result.
 //
-// If compression did not shorten the part enough, Add returns nil without an error. It calls check
-// before each block, and returns its error. Other errors are those of the encoder.
+// If compression did not shorten the part enough, both results are nil. Add calls check before each
+// block; if check returns an error, Add stops and returns that error. Other errors are those of the
+// encoder. If it returns no pieces, p is as it was before.
 func (p *Compressor) Add(codec Codec, segments [][]byte, check func() error) (compressed [][]byte, err error) {
 	n := length(segments)
 	mark := *p
@@ -72,8 +75,8 @@ func (p *Compressor) Add(codec Codec, segments [][]byte, check func() error) (co
 
 func gains(coded, plain int) bool { return coded <= plain-max(1, plain/minGain) }
 
-// rewind resets p to mark, an earlier copy of *p, and gives the memory that was added since then back
-// to the Coders.
+// rewind resets p to mark, an earlier copy of *p. It gives the memory that p has acquired since
+// then back to the Coders.
 func (p *Compressor) rewind(mark Compressor) {
 	for _, s := range p.slabs[len(mark.slabs):] {
 		p.coders.slabs.Put(s)
@@ -88,9 +91,10 @@ type writer struct {
 	open       bool // the last piece ends at the free space of the last slab
 }
 
-// block encodes the next size bytes of src as a block, appends it to the compressed form, and returns
-// its length. A block that compression does not shorten enough is appended as pieces of src, not
-// copied.
+// block encodes the next size bytes of src as a block, advances src past them, appends the block to
+// the compressed form, and returns the block's length. If compression does not shorten the bytes
+// enough, it appends pieces of src's memory, without copying them, and returns size. The error is
+// that of the encoder.
 func (w *writer) block(codec Codec, src *cursor, size int) (n int, err error) {
 	err = w.compressor.coders.withCoder(func(k *coder) error {
 		where := *src
@@ -110,7 +114,8 @@ func (w *writer) block(codec Codec, src *cursor, size int) (n int, err error) {
 	return n, err
 }
 
-// store copies p to the end of the slabs, and appends it to the compressed form.
+// store copies p to the end of the Compressor's slabs, with a new slab when one is full, and
+// appends the copy to the compressed form.
 func (w *writer) store(p []byte) {
 	for len(p) > 0 {
 		if w.compressor.used == slabSize {

@@ -5,16 +5,19 @@ import (
 )
 
 // Decompress decompresses compressed, the whole compressed form of a part, into part, the memory of
-// the part, which it fills. The two must not overlap. It calls check before each block, and returns
-// its error. Other errors match ErrCorrupt. After an error the contents of part are undefined.
+// the part, and fills it. compressed and part must not overlap. codec must be S2 or Zstd.
+// Decompress calls check before each block; if check returns an error, it stops and returns that
+// error. Other errors match ErrCorrupt. After an error the contents of part are undefined.
 func (c *Coders) Decompress(codec Codec, part [][]byte, compressed []byte, check func() error) error {
 	u := decompressor{coders: c, codec: codec, size: length(part), compressed: len(compressed), dst: newCursor(part)}
 	u.src, u.separate = newCursor([][]byte{compressed}), true
 	return u.run(check)
 }
 
-// DecompressInPlace does the same as Decompress, for a compressed form that is in the last n bytes of
-// part, the memory of the part. It overwrites the compressed form.
+// DecompressInPlace decompresses the compressed form of a part, which is in the last n bytes of
+// part, the memory of the part, and fills part. It overwrites the compressed form. codec must be S2
+// or Zstd. It calls check before each block; if check returns an error, it stops and returns that
+// error. Other errors match ErrCorrupt. After an error the contents of part are undefined.
 func (c *Coders) DecompressInPlace(codec Codec, part [][]byte, n int, check func() error) error {
 	size := length(part)
 	if n > size {
@@ -57,9 +60,10 @@ func (u *decompressor) run(check func() error) error {
 	return nil
 }
 
-// table reads and returns the lengths of the blocks, 4 bytes each. They must add up to the compressed
-// form. Each must be at least 1 and at most the number of bytes that the block represents, on which
-// decompression in place depends. Otherwise the error matches ErrCorrupt.
+// table reads the lengths of the blocks from u.src and returns a copy of them, 4 bytes each. The
+// error matches ErrCorrupt: the compressed form is not shorter than the part, the lengths do not
+// add up to it, or a block has no bytes or more bytes than it represents. Decompression in place
+// depends on this check.
 func (u *decompressor) table() ([]byte, error) {
 	n := blocks(u.size) * entrySize
 	if u.compressed >= u.size || u.compressed < n {
@@ -83,8 +87,9 @@ func (u *decompressor) table() ([]byte, error) {
 	return table, nil
 }
 
-// block decompresses the next block, which has coded bytes and represents size bytes, with coder k.
-// The error matches ErrCorrupt.
+// block decompresses the next block of u.src to u.dst with coder k, and advances both. The block
+// has coded bytes and represents size bytes. If coded equals size, the block is a copy of the
+// bytes. The error matches ErrCorrupt.
 func (u *decompressor) block(k *coder, size, coded int) error {
 	src := u.src.next(coded, k.coded[:cap(k.coded)])
 	if !u.separate && u.read < u.written+size {
@@ -115,8 +120,9 @@ type cursor struct {
 
 func newCursor(segments [][]byte) cursor { return cursor{more: segments} }
 
-// next advances by n bytes, which must exist, and returns them: in place if they are contiguous,
-// otherwise as a copy in scratchBuf, which must have a length of at least n.
+// next advances c by n bytes and returns these bytes, which must exist. If they are contiguous the
+// result is a slice of c's memory. Otherwise it is a copy in scratchBuf, which must have a length
+// of at least n.
 func (c *cursor) next(n int, scratchBuf []byte) []byte {
 	if p := c.piecewise(n); len(p) == n {
 		c.piece = c.piece[n:]
@@ -127,7 +133,8 @@ func (c *cursor) next(n int, scratchBuf []byte) []byte {
 	return scratchBuf
 }
 
-// piecewise returns the next bytes that are contiguous, at most n, without advancing past them.
+// piecewise returns the contiguous bytes that come next, at most n, as a slice of c's memory. It
+// does not advance c past them. The result is empty at the end of the memory, or if n is 0.
 func (c *cursor) piecewise(n int) []byte {
 	for len(c.piece) == 0 && len(c.more) > 0 {
 		c.piece, c.more = c.more[0], c.more[1:]
@@ -135,8 +142,8 @@ func (c *cursor) piecewise(n int) []byte {
 	return c.piece[:min(n, len(c.piece)):min(n, len(c.piece))]
 }
 
-// each advances by n bytes, which must exist, and calls f for each contiguous piece p of them; at is
-// its offset within the n bytes.
+// each advances c by n bytes, which must exist. It calls f for each contiguous piece p of these
+// bytes, in order; at is the offset of p within the n bytes. p is a slice of c's memory.
 func (c *cursor) each(n int, f func(at int, p []byte)) {
 	for at := 0; at < n; {
 		p := c.piecewise(n - at)
@@ -146,7 +153,7 @@ func (c *cursor) each(n int, f func(at int, p []byte)) {
 	}
 }
 
-// skip advances by n bytes, which must exist.
+// skip advances c by n bytes, which must exist.
 func (c *cursor) skip(n int) { c.each(n, func(int, []byte) {}) }
 
 func length(segments [][]byte) (n int) {

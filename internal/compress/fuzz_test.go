@@ -8,8 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// FuzzDecompress decompresses arbitrary bytes: without panic, with memory for one block only, and with
-// the same outcome separately and in place.
+// FuzzDecompress decompresses arbitrary bytes. Decompression must not panic, must allocate no more
+// than some blocks, and must have the same result into other memory and in place.
 func FuzzDecompress(f *testing.F) {
 	c := New(1)
 	for _, codec := range bothCodecs {
@@ -47,7 +47,8 @@ func FuzzDecompress(f *testing.F) {
 	})
 }
 
-// bounded calls f and fails if it allocates more than n bytes plus the size of a decoder.
+// bounded calls f and fails the test if f allocates more than n bytes and 8 MiB, the size of a
+// decoder.
 func bounded(t *testing.T, n int, f func()) {
 	t.Helper()
 	var before, after runtime.MemStats

@@ -39,7 +39,8 @@ var contents = map[string]func(n int) []byte{
 	"normals": normals,
 }
 
-// normals returns float32 values of a normal distribution, like initial weights.
+// normals returns n bytes of float32 values with a normal distribution, like initial weights of a
+// network. They are the same in each call.
 func normals(n int) []byte {
 	r := rand.New(rand.NewPCG(1, 2))
 	p := make([]byte, 0, n+4)
@@ -55,7 +56,7 @@ func random(n int) []byte {
 	return p
 }
 
-// weights returns weights of a trained network, repeated as needed.
+// weights returns n bytes of the weights of a trained network, repeated as often as needed.
 func weights(n int) []byte {
 	file, err := os.ReadFile("../../tensor/safetensors/testdata/digits_split_mlp_final.safetensors")
 	if err != nil {
@@ -66,7 +67,7 @@ func weights(n int) []byte {
 
 func always() error { return nil }
 
-// cuts divides p into pieces of various sizes.
+// cuts returns p as a list of pieces, in several ways by name. The pieces are slices of p.
 func cuts(p []byte) map[string][][]byte {
 	third := len(p) / 3
 	next := third + min(third, 7)
@@ -76,7 +77,8 @@ func cuts(p []byte) map[string][][]byte {
 	}
 }
 
-// pack returns the form of data in one piece, nil if it gains nothing.
+// compressParts compresses the part with the memory segments and returns a copy of the compressed
+// form in one piece, or nil if compression does not shorten the part enough.
 func compressParts(t testing.TB, c *Coders, codec Codec, segments [][]byte) []byte {
 	t.Helper()
 	p := c.NewCompressor()
@@ -89,7 +91,8 @@ func compressParts(t testing.TB, c *Coders, codec Codec, segments [][]byte) []by
 	return bytes.Join(compressed, nil)
 }
 
-// encodeForm encodes blocks with the lengths in table.
+// encodeForm returns a compressed form, possibly an invalid one, with the lengths in table followed
+// by the bytes of blocks.
 func encodeForm(table []uint32, blocks ...[]byte) []byte {
 	var compressed []byte
 	for _, n := range table {

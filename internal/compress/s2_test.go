@@ -8,8 +8,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Even if a block repeats itself to its end, the last bytes are a literal, see s2Tail. A plain decoder
-// decodes the block.
+// TestEndOfS2BlockIsLiteral checks that encodeS2 ends a block of at least s2TailFrom bytes with a
+// literal, even if the bytes repeat themselves to the end. The block is in the memory of dst, and a
+// plain decoder of S2 decodes it.
 func TestEndOfS2BlockIsLiteral(t *testing.T) {
 	for _, n := range []int{s2TailFrom, 1<<14 - 1, 1 << 14, 1<<14 + s2Tail - 1, 1<<14 + s2Tail, BlockSize - 1, BlockSize} {
 		for _, name := range []string{"zeros", "text", "random", "other half"} {
@@ -28,7 +29,8 @@ func TestEndOfS2BlockIsLiteral(t *testing.T) {
 	}
 }
 
-// A short block has no such literal.
+// TestShortS2BlockIsPlain checks that encodeS2 encodes a block of less than s2TailFrom bytes as
+// s2.Encode does.
 func TestShortS2BlockIsPlain(t *testing.T) {
 	for _, n := range []int{1, 100, s2TailFrom - 1} {
 		src := make([]byte, n)

@@ -28,9 +28,11 @@ type Program struct {
 	Folder  string // within Sources
 }
 
-// Build returns the path of the compiled program. It compiles it unless the user's cache has it under
-// the hash of its sources. The error is a [*MissingError] if the machine lacks the compiler or the
-// library, and a [*CompileError] if the sources do not compile.
+// Build compiles the program, unless the user's cache directory has it from an earlier call with
+// the same sources, and returns the path of the executable file. The error is a [*MissingError] if
+// the machine lacks the compiler or the library's header, and a [*CompileError] if the compiler
+// fails. Other errors are about the cache directory and files. After an error the path must not be
+// used.
 func (p Program) Build() (string, error) {
 	cache, err := os.UserCacheDir()
 	if err != nil {
@@ -50,8 +52,8 @@ func (p Program) Build() (string, error) {
 	return program, p.compile(dir, program)
 }
 
-// fingerprint returns a hash of the architecture, the compiler's options and the sources, in
-// hexadecimal.
+// fingerprint returns the first 8 bytes of a SHA-256 hash of the architecture, the compiler's
+// options and the program's sources, in hexadecimal.
 func (p Program) fingerprint() string {
 	hash := sha256.New()
 	fmt.Fprintln(hash, runtime.GOARCH, flags)
@@ -66,7 +68,8 @@ func (p Program) fingerprint() string {
 	return hex.EncodeToString(hash.Sum(nil)[:8])
 }
 
-// checkToolchain returns a [*MissingError] if the compiler or the library's header is missing.
+// checkToolchain returns nil if the C++ compiler and the library's header are installed, and
+// otherwise a [*MissingError]. It does not check that the library can be linked.
 func checkToolchain() error {
 	if _, err := exec.LookPath("g++"); err != nil {
 		return &MissingError{"g++ is not installed"}
@@ -79,9 +82,10 @@ func checkToolchain() error {
 	return nil
 }
 
-// compile compiles the program in a temporary directory below dir and renames the result to the path
-// program, since other processes may build the same program at the same time. The error is a
-// [*CompileError] if the compiler fails.
+// compile compiles the program in a temporary directory below dir, which it removes, and renames
+// the result to the path program. The rename is atomic, because other processes may build the same
+// program at the same time. The error is a [*CompileError] if the compiler fails, or an error of
+// the file system.
 func (p Program) compile(dir, program string) error {
 	work, err := os.MkdirTemp(dir, "build-")
 	if err != nil {
@@ -112,7 +116,8 @@ type MissingError struct{ What string }
 
 func (e *MissingError) Error() string { return "cannot build the C++ peer: " + e.What }
 
-// Is makes the error match [errors.ErrUnsupported].
+// Is reports whether target is [errors.ErrUnsupported], so that the error matches it with
+// errors.Is.
 func (e *MissingError) Is(target error) bool { return target == errors.ErrUnsupported }
 
 // CompileError reports that the compiler failed, and holds its output: the sources have errors, or the
@@ -127,5 +132,5 @@ func (e *CompileError) Error() string {
 	return "the C++ program " + e.Program + " does not compile: " + e.Err.Error() + "\n" + e.Output
 }
 
-// Unwrap returns the error of the compiler's process.
+// Unwrap returns e.Err, the error with which the compiler's process ended.
 func (e *CompileError) Unwrap() error { return e.Err }

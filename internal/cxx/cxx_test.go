@@ -43,7 +43,8 @@ func TestFailedBuildLeavesNothing(t *testing.T) {
 	require.Empty(t, left)
 }
 
-// The fingerprint depends on the contents of the sources.
+// Programs with the same sources have the same fingerprint, and those with different sources
+// different ones.
 func TestFingerprint(t *testing.T) {
 	require.Equal(t, program("a").fingerprint(), program("a").fingerprint())
 	require.NotEqual(t, program("a").fingerprint(), program("b").fingerprint())

@@ -24,8 +24,9 @@ type Deadline struct {
 	stopped bool
 }
 
-// Set changes the deadline to t, or to none if t is zero, and calls Wake. After Stop it treats
-// every t as zero.
+// Set changes the deadline to t, or to none if t is zero, and then calls Wake if that is not nil.
+// If t is neither zero nor in the future, the deadline has passed when Wake is called. After Stop,
+// Set treats every t as zero.
 func (d *Deadline) Set(t time.Time) {
 	d.mu.Lock()
 	d.stopTimer()
@@ -53,8 +54,8 @@ func (d *Deadline) Set(t time.Time) {
 	}
 }
 
-// Stop ends the deadline: it does not pass any more, whatever Set does. If it has passed before, it
-// stays passed until the next Set.
+// Stop ends the deadline and its timer: it does not pass any more, whatever is given to Set. If the
+// deadline has passed before, it stays passed until the next Set. Stop does not call Wake.
 func (d *Deadline) Stop() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -80,8 +81,9 @@ func (d *Deadline) Done() <-chan struct{} {
 	return d.done
 }
 
-// setPassed records whether the deadline has passed, for Passed, and closes the channel of Done or
-// drops a closed one. The caller holds mu.
+// setPassed records passed, whether the deadline has passed, for Passed. If that is a change, it
+// closes the channel that Done has returned, or makes Done return a new channel. The caller holds
+// mu.
 func (d *Deadline) setPassed(passed bool) {
 	if d.passed.Swap(passed) == passed || d.done == nil {
 		return

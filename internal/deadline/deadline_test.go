@@ -57,7 +57,7 @@ func TestPastPassesAtOnce(t *testing.T) {
 	require.True(t, isClosed(d.Done()))
 }
 
-// A blocked call observes a change, unless its deadline had passed before.
+// A blocked call observes a new deadline, unless the old one had passed before.
 func TestSetWhileBlocked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var d deadline.Deadline
@@ -112,7 +112,7 @@ func TestStop(t *testing.T) {
 	})
 }
 
-// Many calls of Set and timers at the same time leave the state of the last Set.
+// After concurrent calls of Set and expiring timers, a Deadline has the state of the last Set.
 func TestConcurrentSet(t *testing.T) {
 	var d deadline.Deadline
 	d.Wake = func() {}

@@ -2,8 +2,9 @@
 
 package failpoint
 
-// Here is a failpoint: a point at which a test can kill the process.
+// Here does nothing in this build. With the tag "invariants" it is a point at which a test can kill
+// the process.
 func Here() {}
 
-// Count returns how many failpoints this process has passed.
+// Count returns 0: this build counts no failpoints.
 func Count() int64 { return 0 }

@@ -26,12 +26,13 @@ func read(value string) settings {
 	return settings{enabled: err == nil, killAt: at}
 }
 
-// Here is a failpoint: a point at which a test can kill the process.
+// Here is a failpoint, a point at which a test can kill the process. It counts the calls, and kills
+// the process with SIGKILL if [Variable] has chosen this one. Without Variable it does nothing.
 func Here() {
 	if config.enabled && count.Add(1) == config.killAt {
 		_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
 	}
 }
 
-// Count returns how many failpoints this process has passed.
+// Count returns how many failpoints this process has passed. It is 0 without [Variable].
 func Count() int64 { return count.Load() }

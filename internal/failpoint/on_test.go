@@ -19,7 +19,7 @@ func TestRead(t *testing.T) {
 	require.Equal(t, settings{enabled: true, killAt: 7}, read("7"))
 }
 
-// A process that is killed at its third failpoint passes two.
+// A process that is to be killed at its third failpoint passes two failpoints and no more.
 func TestKilledAtPoint(t *testing.T) {
 	const childVar = "FAILPOINT_TEST_CHILD"
 	if os.Getenv(childVar) != "" {

@@ -15,8 +15,8 @@ type Queue[E any] struct {
 // Len returns the number of elements.
 func (q *Queue[E]) Len() int { return len(q.items) - q.head }
 
-// At returns a pointer to the element i positions after the front, which must exist. The pointer is
-// valid until the queue changes.
+// At returns a pointer to the element i positions after the oldest one, in the memory of the queue.
+// That element must exist. The pointer is valid until the queue changes.
 func (q *Queue[E]) At(i int) *E { return &q.items[q.head+i] }
 
 // Front returns the oldest element, which stays in the queue. The queue must not be empty.
@@ -47,7 +47,7 @@ func (q *Queue[E]) Pop() E {
 }
 
 // Remove removes the oldest element for which match returns true, and reports whether there was
-// one. The others keep their order.
+// one. The other elements keep their order.
 func (q *Queue[E]) Remove(match func(E) bool) bool {
 	for i := q.head; i < len(q.items); i++ {
 		if match(q.items[i]) {
@@ -61,7 +61,8 @@ func (q *Queue[E]) Remove(match func(E) bool) bool {
 	return false
 }
 
-// Clear removes all elements and returns them in order. The caller owns the slice.
+// Clear removes all elements and returns them in order, nil or empty if there are none. The caller
+// owns the slice.
 func (q *Queue[E]) Clear() []E {
 	rest := q.items[q.head:]
 	q.items, q.head = nil, 0

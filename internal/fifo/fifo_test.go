@@ -13,7 +13,7 @@ import (
 
 func TestMain(m *testing.M) { leakcheck.Main(m) }
 
-// A queue does what a plain slice does.
+// After random operations a Queue has the same elements as a slice on which they were performed.
 func TestLikeASlice(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var q fifo.Queue[int]
@@ -57,7 +57,7 @@ func TestSteadyFlowAllocatesNothing(t *testing.T) {
 	}))
 }
 
-// Removed elements are not referenced any more.
+// A Queue does not refer to elements that were removed.
 func TestNothingIsKept(t *testing.T) {
 	var q fifo.Queue[*int]
 	for range 3 {

@@ -8,10 +8,11 @@ import (
 	"syscall"
 )
 
-// Try locks the open file f without blocking, and reports whether it did. If alone is set the lock
+// Try locks the open file f without blocking, and reports whether it did. If alone is true the lock
 // is exclusive; otherwise several open files may share it. If another lock conflicts, Try returns
-// false and no error. The error is that of flock(2), or means that f is closed. The lock ends with
-// Unlock, or when f is closed.
+// false and no error. If f has a lock already, Try changes its kind; the old lock may be lost if it
+// cannot. The error is that of flock(2), or means that f is closed. The lock ends with Unlock, or
+// when f and all copies of its descriptor are closed.
 func Try(f *os.File, alone bool) (bool, error) {
 	how := syscall.LOCK_SH
 	if alone {

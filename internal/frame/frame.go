@@ -16,7 +16,7 @@ const HeaderSize = 8
 // ErrBad matches errors about frames that violate the framing. Package transport re-exports it.
 var ErrBad = errors.New("bad frame")
 
-// Size returns the number of bytes in parts.
+// Size returns the sum of the lengths of parts in bytes.
 func Size(parts [][]byte) int64 {
 	var n int64
 	for _, p := range parts {
@@ -41,14 +41,14 @@ type Reader struct {
 	left   int64 // bytes of the body not yet read
 }
 
-// NewReader returns a Reader of src, which reads no bytes ahead. Its calls return errors of src
-// other than io.EOF unchanged.
+// NewReader returns a Reader of the frames in src. The Reader takes no bytes from src beyond those
+// that the caller asks for. It returns errors of src unchanged, except io.EOF within a frame.
 func NewReader(src io.Reader) *Reader { return &Reader{src: src} }
 
-// Next blocks until the next frame begins and returns the length of its body. It returns io.EOF if
-// src ends between two frames, and io.ErrUnexpectedEOF if src ends within a header. The error
-// matches ErrBad if the body of the frame before was not read completely, or if the length is
-// invalid.
+// Next blocks until the header of the next frame has arrived and returns the length of the frame's
+// body. If src ends between two frames it returns io.EOF, and if src ends within a header
+// io.ErrUnexpectedEOF. If the body of the last frame was not read completely, or the length is
+// larger than math.MaxInt64, the error matches ErrBad. Any other error is that of src.
 func (r *Reader) Next() (int64, error) {
 	if r.left > 0 {
 		return 0, fmt.Errorf("%w: next frame asked for with %d bytes of the last one unread", ErrBad, r.left)
@@ -69,9 +69,10 @@ func (r *Reader) Next() (int64, error) {
 	return r.left, nil
 }
 
-// Body fills dst in order with the next bytes of the current frame's body. If the body has fewer
-// bytes left it reads nothing and returns an error that matches ErrBad. If src ends before dst is
-// full it returns io.ErrUnexpectedEOF.
+// Body fills the slices of dst, in order, with the next bytes of the current frame's body. If the
+// body has fewer bytes left, Body reads nothing and returns an error that matches ErrBad. If src
+// ends before all are full, it returns io.ErrUnexpectedEOF. Any other error is that of src. After
+// an error the contents of dst are undefined.
 func (r *Reader) Body(dst ...[]byte) error {
 	if want := Size(dst); want > r.left {
 		return fmt.Errorf("%w: %d bytes asked for with %d left of the frame", ErrBad, want, r.left)

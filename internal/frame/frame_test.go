@@ -131,8 +131,8 @@ func TestErrorsOfTheSourceComeBack(t *testing.T) {
 	require.Equal(t, broken, err)
 }
 
-// FuzzReader feeds any bytes: there is no panic, and no body is longer than
-// what was there.
+// FuzzReader reads frames from arbitrary bytes: nothing panics, and the frames that are read are
+// together no longer than the input.
 func FuzzReader(f *testing.F) {
 	f.Add(append(frame.AppendHeader(nil, 3), "abc"...))
 	f.Add(bytes.Repeat([]byte{0xff}, 9))

@@ -39,59 +39,70 @@ type Mover struct {
 	segments [][]byte
 }
 
-// New returns a Mover. Its goroutines are those of lifecycle. If the connection fails it ends
-// lifecycle with the error, wrapped by wrapError. arrived is called as by [Fill].
+// New returns a Mover whose goroutines run in lifecycle. If the connection fails, or a transfer
+// cannot be moved over it, the Mover ends lifecycle with wrapError(the error). While it receives,
+// it calls arrived, unless that is nil, with the number of bytes received since the last call, at
+// most 1 MiB.
 func New(lifecycle *transfer.Lifecycle, wrapError func(error) error, arrived func(bytes int)) *Mover {
 	return &Mover{lifecycle: lifecycle, wrapError: wrapError, arrived: arrived, sends: transfer.NewQueue(), recvs: transfer.NewQueue()}
 }
 
-// Send queues t to be sent. It returns false if the Mover has stopped after the end of the Lifecycle;
-// the caller must then complete t.
+// Send queues t to be sent and returns true. The Mover uses t's memory until it calls t.Done, which
+// must not be nil. Send returns false if the Mover has stopped after the end of the Lifecycle; the
+// caller must then complete t.
 func (l *Mover) Send(t transfer.Transfer) bool { return l.sends.Push(t) }
 
-// Recv queues t to be received. It returns false if the Mover has stopped after the end of the
+// Recv queues t to be received and returns true. The Mover uses t's memory until it calls t.Done,
+// which must not be nil. Recv returns false if the Mover has stopped after the end of the
 // Lifecycle; the caller must then complete t.
 func (l *Mover) Recv(t transfer.Transfer) bool { return l.recvs.Push(t) }
 
-// Discard queues a transfer of n bytes, which may be 0, to be received and dropped. done is called as
-// for a Recv. Discard returns false if the Mover has stopped after the end of the Lifecycle; the
-// caller must then call done.
+// Discard queues a transfer with this id and n bytes, which may be 0, to be received and dropped,
+// and returns true. The Mover calls done with nil once the bytes are received, or with the error of
+// the Lifecycle if the Lifecycle ends before. Discard returns false if the Mover has stopped after
+// the end of the Lifecycle; the caller must then call done.
 func (l *Mover) Discard(id uint64, n int, done func(error)) bool {
 	return l.recvs.Push(transfer.Transfer{ID: id, Discarded: n, Done: done})
 }
 
-// EndRecv announces that no further transfer will be received. A frame for which no transfer is queued
-// then ends the Lifecycle with io.EOF, as the end of the connection does.
+// EndRecv announces that no further transfer will be received. If a frame arrives for which no
+// transfer is queued, the Mover then ends the Lifecycle with io.EOF, wrapped by the function given
+// to New, as it does when the peer ends the connection.
 func (l *Mover) EndRecv() { l.recvs.End() }
 
-// Has reports whether a Send or a Recv with that id is queued or in progress.
+// Has reports whether a transfer with this id is queued or in progress, to be sent, received or
+// discarded.
 func (l *Mover) Has(id uint64) bool { return l.sends.Has(id) || l.recvs.Has(id) }
 
-// Run moves the queued transfers over conn on goroutines of the Lifecycle, and does not block. It may
-// be called once. The release function of the Lifecycle must close conn. The reader always reads from
-// conn, so that it detects the end of the peer even while nothing is being transferred.
+// Run starts two goroutines of the Lifecycle, which move the queued transfers over conn, and
+// returns. It may be called once. Run does not take conn over: the release function of the
+// Lifecycle must close conn. One goroutine reads from conn even while no transfer is queued, so
+// that the Mover detects the end of the peer.
 func (l *Mover) Run(conn transport.Conn) {
 	l.conn = conn
 	l.lifecycle.Go(func() { l.serve(l.write, l.sends) })
 	l.lifecycle.Go(func() { l.serve(l.read, l.recvs) })
 }
 
-// Drain completes the queued transfers of a Mover for which Run was not called. The Lifecycle must
-// have ended.
+// Drain completes all queued transfers with the error of the Lifecycle, and makes further calls of
+// Send, Recv and Discard return false. It is for a Mover whose Run is never called. The Lifecycle
+// must have ended.
 func (l *Mover) Drain() {
 	l.lifecycle.Drain(l.sends)
 	l.lifecycle.Drain(l.recvs)
 }
 
-// serve calls work, which moves the transfers of q until it fails. It ends the Lifecycle with the
-// error, and completes the transfers that are left.
+// serve calls work, which moves the transfers of q until it fails. It then ends the Lifecycle with
+// the error of work, wrapped by l.wrapError, and completes all transfers in q with the error of the
+// Lifecycle.
 func (l *Mover) serve(work func() error, q *transfer.Queue) {
 	l.lifecycle.Fail(l.wrapError(work()))
 	l.lifecycle.Drain(q)
 }
 
-// write sends the queued transfers in order until that fails, or the Lifecycle ends, and returns the
-// error.
+// write sends the queued transfers in order and completes each when its frame is written. It
+// returns the error of the connection, of a memory's stream or of the Lifecycle, and leaves
+// transfers that are not complete in the queue.
 func (l *Mover) write() error {
 	for {
 		if err := l.gather(); err != nil {
@@ -111,9 +122,10 @@ func (l *Mover) write() error {
 	}
 }
 
-// gather waits for a transfer to send. It sets l.frames to a frame of this transfer, and of each small
-// one that is queued directly after it and ready. The transfers stay in the queue. The error is that of
-// the memory's stream or of the Lifecycle.
+// gather waits until a transfer is queued and its memory is ready. It sets l.frames to a frame of
+// this transfer and of the small transfers queued directly after it, up to a bound or the first one
+// whose memory is not ready. The frames refer to the transfers' memory. The transfers stay in the
+// queue. The error is that of the memory's stream or of the Lifecycle; l.frames is then empty.
 func (l *Mover) gather() error {
 	first, err := l.sends.Wait(l.lifecycle.Context())
 	if err == nil {
@@ -132,8 +144,8 @@ func (l *Mover) gather() error {
 	return err
 }
 
-// add appends a frame with the memory of b to l.frames, without copying it, reusing the slice of an
-// earlier frame.
+// add appends a frame of b to l.frames. The frame refers to b's memory and does not copy it. add
+// reuses the slice of a frame that l.frames held before.
 func (l *Mover) add(b device.Buffer) {
 	n := len(l.frames)
 	if n == cap(l.frames) {
@@ -143,8 +155,9 @@ func (l *Mover) add(b device.Buffer) {
 	l.frames[n] = b.AppendSegments(l.frames[n][:0])
 }
 
-// read receives frames, each into the memory of the next transfer in the queue, until that fails, and
-// returns the error.
+// read receives frames, each into the memory of the next transfer in the queue, and completes that
+// transfer. It returns the error of the connection, of fill or of the Lifecycle, and leaves
+// transfers that are not complete in the queue.
 func (l *Mover) read() error {
 	for {
 		n, err := l.conn.NextFrame()
@@ -159,10 +172,11 @@ func (l *Mover) read() error {
 	}
 }
 
-// fill waits for the transfer at the front of the queue, and receives the n bytes of a frame into its
-// memory, or drops them. The transfer stays in the queue. The error is a [*channel.LengthError] if the
-// transfer does not have n bytes, io.EOF if none is queued after EndRecv, or that of the memory's
-// stream, the connection or the Lifecycle.
+// fill waits for the transfer at the front of the queue, and receives a frame of n bytes into its
+// memory, or drops the bytes if the transfer is to be discarded. The transfer stays in the queue.
+// If the transfer does not have n bytes, the error is a [*channel.LengthError]. If none is queued
+// after EndRecv, it is io.EOF. Otherwise it is that of the memory's stream, the connection or the
+// Lifecycle.
 func (l *Mover) fill(n int64) error {
 	failpoint.Here()
 	t, err := l.recvs.Wait(l.lifecycle.Context())
@@ -183,9 +197,10 @@ func (l *Mover) fill(n int64) error {
 	return Fill(l.conn, l.arrived, l.segments)
 }
 
-// Fill reads the next bytes of the present frame of conn into segments, until all are full, and changes
-// the elements of segments. The frame must have as many bytes. arrived, if not nil, is called with the
-// number of bytes received since its last call, at most reportInterval. The error is that of conn.
+// Fill reads the next bytes of the current frame of conn into segments until all of them are full.
+// The frame must have that many bytes left. Fill changes the elements of segments. If arrived is
+// not nil, Fill calls it with the number of bytes received since the last call, at most 1 MiB. The
+// error is that of conn. Fill keeps no memory.
 func Fill(conn transport.Conn, arrived func(bytes int), segments [][]byte) error {
 	for i, rest := range segments {
 		for len(rest) > 0 {
@@ -202,7 +217,8 @@ func Fill(conn transport.Conn, arrived func(bytes int), segments [][]byte) error
 	return nil
 }
 
-// skip reads and drops the next n bytes of the present frame, which must have as many.
+// skip reads and drops the next n bytes of the current frame of the connection, which must have
+// that many bytes left. The error is that of the connection.
 func (l *Mover) skip(n int) error {
 	piece := make([]byte, min(n, discardBufferSize))
 	for n > 0 {

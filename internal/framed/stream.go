@@ -16,14 +16,16 @@ type streamConn struct {
 	finished atomic.Bool // closed, or CloseWrite was called
 }
 
-// OverStream returns a connection over s, a stream of a session. The connection owns s: nothing else
-// may use s, and closing the connection closes s.
+// OverStream returns a connection whose frames are sent over s, a stream of a session. The
+// connection owns s: nothing else may use s, and closing the connection closes s.
 func OverStream(s transport.Stream) transport.Conn {
 	return &streamConn{stream: s, frames: frame.NewReader(s)}
 }
 
-// WriteFrames implements [transport.Conn]. It copies the frames into one write, since channels send
-// only short frames over a session. The error is transport.ErrClosed after Close or CloseWrite.
+// WriteFrames implements [transport.Conn]: it writes the frames, one after the other, with their
+// lengths. It copies them into one write of the stream, since channels send only short frames over
+// a session, and keeps no reference to them. After Close or CloseWrite it returns
+// transport.ErrClosed. Otherwise the error is that of the stream.
 func (c *streamConn) WriteFrames(frames ...transport.Frame) error {
 	if c.finished.Load() {
 		return transport.ErrClosed
@@ -46,8 +48,8 @@ func (c *streamConn) NextFrame() (int64, error) {
 
 func (c *streamConn) ReadBody(dst ...[]byte) error { return c.wrapError(c.frames.Body(dst...)) }
 
-// wrapError returns nil if err is nil, transport.ErrClosed if this end has closed the connection, and
-// otherwise err.
+// wrapError returns transport.ErrClosed if err is not nil and Close was called on this connection.
+// Otherwise it returns err, which may be nil.
 func (c *streamConn) wrapError(err error) error {
 	if err != nil && c.closed.Load() {
 		return transport.ErrClosed

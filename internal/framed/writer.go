@@ -21,16 +21,18 @@ type Writer[F any] struct {
 	work   sync.Cond // queue has grown, or closed is set
 }
 
-// NewWriter returns a Writer. Run calls encode to append the encoding of a frame f to dst; encode
-// returns the extended slice.
+// NewWriter returns a Writer with an empty queue. For each frame f, Run calls encode with the
+// Writer's mutex held; encode appends the encoding of f to dst and returns the extended slice.
+// encode must not keep dst and must not call the Writer.
 func NewWriter[F any](encode func(dst []byte, f F) []byte) *Writer[F] {
 	w := &Writer[F]{encode: encode}
 	w.work.L = &w.mu
 	return w
 }
 
-// Push queues f. It does not block; the caller may hold locks. The frame may be written, and the peer
-// react, before Push returns.
+// Push queues f, which Run will encode and write. It does not block, so that the caller may hold
+// locks. f may be written, and the peer may react to it, before Push returns. After Close, f is
+// never written.
 func (w *Writer[F]) Push(f F) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -38,7 +40,8 @@ func (w *Writer[F]) Push(f F) {
 	w.work.Signal()
 }
 
-// Close makes Run return [net.ErrClosed] and drops the queued frames. It does not unblock a write.
+// Close makes Run return [net.ErrClosed]. Frames that are still queued are not written. Close does
+// not wait for Run and does not interrupt a write in progress; closing the connection does.
 func (w *Writer[F]) Close() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -46,7 +49,8 @@ func (w *Writer[F]) Close() {
 	w.work.Signal()
 }
 
-// Run writes the queued frames to conn until a write fails or Close is called, and returns the error.
+// Run writes the queued frames to conn, in order, and waits for further ones. It returns the error
+// of conn when a write fails, or [net.ErrClosed] after Close. It does not close conn.
 func (w *Writer[F]) Run(conn transport.Conn) error {
 	var frames []transport.Frame // their memory is reused
 	for {
@@ -80,8 +84,10 @@ type Reader struct {
 	part [1][]byte
 }
 
-// Next reads the next frame and returns it; it is not empty and valid until the next call. The error is
-// that of the connection, or matches channel.ErrProtocol if the frame is empty or exceeds the limit.
+// Next reads the next frame and returns its bytes, at least one. A frame of up to 64 bytes is in
+// memory of r and valid until the next call; a larger one is in new memory. If the frame is empty
+// or larger than r.Limit, the error matches channel.ErrProtocol. Otherwise the error is that of the
+// connection. After an error the bytes have no meaning.
 func (r *Reader) Next() ([]byte, error) {
 	n, err := r.Conn.NextFrame()
 	if err != nil {

@@ -31,7 +31,9 @@ func connect(t *testing.T) (near, far transport.Conn) {
 	return near, far
 }
 
-// Frames of several goroutines arrive whole, and those of one goroutine in order. Close drops the rest.
+// TestWriter checks that frames that several goroutines push arrive whole, and those of one
+// goroutine in order. After Close, Run returns net.ErrClosed, and frames that are pushed later are
+// not written.
 func TestWriter(t *testing.T) {
 	near, far := connect(t)
 	w := framed.NewWriter(func(dst []byte, f [2]uint64) []byte {
@@ -65,7 +67,8 @@ func TestWriter(t *testing.T) {
 	require.Equal(t, net.ErrClosed, w.Run(near))
 }
 
-// An error of the connection ends Run.
+// TestWriterOfABrokenConnection checks that Run returns the error of the connection if a write
+// fails.
 func TestWriterOfABrokenConnection(t *testing.T) {
 	near, _ := connect(t)
 	require.NoError(t, near.Close())
@@ -74,7 +77,8 @@ func TestWriterOfABrokenConnection(t *testing.T) {
 	require.ErrorIs(t, w.Run(near), transport.ErrClosed)
 }
 
-// Frames of any size up to the limit are read, also those larger than the reused buffer.
+// TestReader checks that Next returns frames of any size up to the limit, also those larger than
+// the Reader's own buffer. For an empty frame and for a larger one the error matches ErrProtocol.
 func TestReader(t *testing.T) {
 	near, far := connect(t)
 	r := framed.Reader{Conn: far, Limit: 100}

@@ -12,7 +12,7 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/internal/hugepage"
 )
 
-// flags returns the flags of the mapping that contains an address.
+// flags returns the kernel's flags (VmFlags of smaps) of the mapping that contains the address at.
 func flags(t *testing.T, at uintptr) string {
 	t.Helper()
 	maps, err := os.ReadFile("/proc/self/smaps")
@@ -31,7 +31,7 @@ func flags(t *testing.T, at uintptr) string {
 	return ""
 }
 
-// Large memory is in a mapping that may have huge pages.
+// Large memory from Make is in a mapping for which huge pages were requested.
 func TestMakeAdvises(t *testing.T) {
 	if _, err := os.Stat("/sys/kernel/mm/transparent_hugepage"); err != nil {
 		t.Skip("a kernel without huge pages: ", err)

@@ -12,9 +12,9 @@ const Size = 2 << 20
 // it, one huge page in all, are at most an eighth.
 const aligned = 8 * Size
 
-// Make allocates a slice of n bytes, all zero, in the Go heap. If it is at least two huge pages
-// long, and so certainly contains one, the system is asked to use huge pages for it. From 16 MiB on
-// it begins at a huge page.
+// Make allocates a slice of n bytes, all zero, in the Go heap. If it has at least 4 MiB, two huge
+// pages, and so certainly contains one, the system is asked to use huge pages for it. From 16 MiB
+// on the slice begins at a huge page.
 func Make(n int) []byte {
 	p := make([]byte, n+slack(n))[:n]
 	if n >= aligned {
@@ -27,8 +27,8 @@ func Make(n int) []byte {
 	return p
 }
 
-// slack returns the number of bytes that Make allocates beyond n, so that it can begin the slice at
-// a huge page.
+// slack returns the number of bytes that Make allocates in addition to n, so that the slice can
+// begin at a huge page: 0 if the slice is too small for that.
 func slack(n int) int {
 	if n >= aligned {
 		return Size
@@ -36,13 +36,14 @@ func slack(n int) int {
 	return 0
 }
 
-// toPage returns the number of bytes between the start of p and the next address at which a huge
-// page can begin. It may exceed len(p).
+// toPage returns the number of bytes from the start of p to the next address at which a huge page
+// can begin, 0 if p starts there. The result may exceed len(p).
 func toPage(p []byte) int {
 	return int(-uintptr(unsafe.Pointer(unsafe.SliceData(p))) & (Size - 1))
 }
 
-// Within returns the part of p that can consist of huge pages, nil or empty if there is none.
+// Within returns the part of p that can consist of huge pages, without a copy. It is nil or empty
+// if there is none.
 func Within(p []byte) []byte {
 	before := toPage(p)
 	if before >= len(p) {

@@ -47,8 +47,8 @@ func TestMake(t *testing.T) {
 	}
 }
 
-// Memory has the requested size and, from some size on, consists of huge pages except for less than
-// one.
+// Make returns memory of the requested size. From 16 MiB on, all of it but less than one huge page
+// can consist of huge pages.
 func TestMakeAligns(t *testing.T) {
 	const size = hugepage.Size
 	for _, n := range []int{0, 1, size, 3 * size, 8*size - 1, 8 * size, 8*size + 1, 31*size + 4097} {

@@ -35,10 +35,11 @@ func newBatch(s Shape, count int) *batch {
 	return b
 }
 
-// flags returns the flags with which tppeer sends, or expects, the messages.
+// flags returns the command line flags with which tppeer sends the messages of b, or expects them.
 func (b *batch) flags() []string { return b.shape.flags(len(b.messages)) }
 
-// flags returns the flags with which tppeer generates count messages of the shape.
+// flags returns the command line flags with which tppeer generates the first count messages of the
+// shape.
 func (s Shape) flags(count int) []string {
 	names := map[Targets]string{TargetsMixed: "mixed", TargetsAll: "all", TargetsNone: "none"}
 	args := []string{"--count", strconv.Itoa(count), "--seed", fmt.Sprint(s.Seed), "--targets", names[s.Targets]}

@@ -28,9 +28,10 @@ var sources embed.FS
 
 var build = sync.OnceValues(cxx.Program{Name: "tppeer", Sources: sources, Folder: "peer"}.Build)
 
-// Build returns the path of the program tppeer, which it compiles unless the cache of the user has it.
-// Where the compiler or the library is missing it skips the test, or fails it if RequireVar is set. It
-// fails the test if the program does not compile.
+// Build returns the path of the program tppeer, which it compiles unless the user's cache has it.
+// If the compiler or the library's header is missing it skips the test, or fails it if the
+// environment variable RequireVar is "1". It fails the test after any other error, such as one of
+// the compiler.
 func Build(t testing.TB) string {
 	t.Helper()
 	program, err := build()

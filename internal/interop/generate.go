@@ -45,8 +45,9 @@ type Part struct {
 	Targeted bool // a tensor that names cpu:0 as its target
 }
 
-// Generate returns the message with that index, counted from 0, in the sequence that tppeer sends with
-// flags that match shape. The bytes depend on shape and index only.
+// Generate returns the message with the given index, counted from 0, of the sequence that tppeer
+// sends when its flags match shape. The message depends on shape and index only, and its memory is
+// new.
 func Generate(shape Shape, index int) Message {
 	r := random(shape.Seed*1000003 + uint64(index))
 	var size *int
@@ -83,7 +84,7 @@ type Digest struct {
 	FNV1a  string `json:"fnv1a"` // 16 hexadecimal digits
 }
 
-// DigestOf returns the digest of p.
+// DigestOf returns the length of p and its 64-bit FNV-1a hash, in 16 hexadecimal digits.
 func DigestOf(p []byte) Digest {
 	h := fnv.New64a()
 	h.Write(p)
@@ -92,7 +93,8 @@ func DigestOf(p []byte) Digest {
 	return Digest{Length: len(p), FNV1a: zeros[len(sum):] + sum}
 }
 
-// Report returns the Report that tppeer prints when it receives m.
+// Report returns the description of m that tppeer prints when it has received m: lengths and hashes
+// of its parts, instead of their bytes.
 func (m Message) Report() Report {
 	return Report{Metadata: DigestOf(m.Metadata), Payloads: reports(m.Payloads), Tensors: reports(m.Tensors)}
 }
@@ -125,8 +127,8 @@ func (r *random) parts(count, size *int) []Part {
 	return parts
 }
 
-// or returns *fixed, or drawn if fixed is nil. Callers draw a number in either case, so that fixing
-// one number does not change the others.
+// or returns *fixed if fixed is not nil, and otherwise drawn, a random number. Callers draw the
+// number in both cases, so that fixing one number of a message does not change the others.
 func or(fixed *int, drawn int) int {
 	if fixed != nil {
 		return *fixed

@@ -23,7 +23,8 @@ func TestMain(m *testing.M) {
 // totals is the last line that a sender prints.
 type totals struct{ Messages, Payloads, Tensors, Bytes int }
 
-// Both ends are C++: the peer itself must be right before other tests can rely on it.
+// Two tppeer processes exchange messages correctly, with different shapes, transports and channels.
+// The other tests rely on that.
 func TestPeersAgree(t *testing.T) {
 	for name, flags := range map[string]string{
 		"random":              "--count 50 --seed 1",
@@ -70,7 +71,7 @@ func TestEchoServesManyPipes(t *testing.T) {
 	require.NoError(t, echo.Stop())
 }
 
-// Each role can listen or dial.
+// A tppeer that checks echoes can be the listening end, and the one that echoes the dialling end.
 func TestCheckListens(t *testing.T) {
 	check := Start(t, "check", "--listen", "uv://127.0.0.1:0", "--count", "10")
 	echo := Start(t, "echo", "--to", check.URL())
@@ -78,8 +79,8 @@ func TestCheckListens(t *testing.T) {
 	require.NoError(t, echo.Wait())
 }
 
-// A sink reports what Generate returns for the seed of the source: digests, lengths, targets and
-// the generator are the same in both languages.
+// Generate returns the messages that tppeer generates with the same flags, and Report the
+// description that tppeer prints when it receives them.
 func TestGenerateMatchesPeer(t *testing.T) {
 	one, three := 1, 3
 	for name, c := range map[string]struct {
@@ -109,7 +110,8 @@ func TestGenerateMatchesPeer(t *testing.T) {
 	}
 }
 
-// A source of other messages is an echo that corrupts messages.
+// A tppeer that checks echoes fails, and names the difference, if it gets other messages than it
+// has sent.
 func TestCheckFindsDifference(t *testing.T) {
 	for difference, flags := range map[string]string{
 		"metadata of message": "--seed 2",
@@ -177,7 +179,8 @@ func TestUsageErrors(t *testing.T) {
 	}
 }
 
-// Each difference between two messages shows in their reports.
+// Messages that differ in metadata, a payload, a tensor, its target or the number of parts have
+// different reports.
 func TestReportDistinguishesMessages(t *testing.T) {
 	make := func() Message {
 		m := Generate(Shape{Seed: 3, Payloads: ptr(1), Tensors: ptr(1), Sizes: []int{9}}, 0)

@@ -12,7 +12,8 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
 
-// killed tests how a pipe reports a peer that is killed with SIGKILL.
+// killed checks, in subtests, that a pipe over r reports the loss of a peer that is killed with
+// SIGKILL, during transfers and while idle.
 func (r route) killed(t *testing.T) {
 	t.Run("while it receives a tensor", r.killedReceiver)
 	t.Run("while it sends a tensor", r.killedSender)
@@ -31,7 +32,8 @@ var big = sync.OnceValue(func() *batch {
 // process can be the cause.
 const maxErrorDelay = 15 * time.Second
 
-// kill kills a peer with SIGKILL and fails the test if it does not end within maxErrorDelay.
+// kill kills peer with SIGKILL and waits until it has exited. The test fails if it does not end
+// within maxErrorDelay after that.
 func kill(t *testing.T, peer *Peer) {
 	t.Helper()
 	peer.Kill()
@@ -67,8 +69,9 @@ func (r route) killedReceiver(t *testing.T) {
 	}
 }
 
-// killedSender kills a peer that sends a tensor. The sockets of many lanes may hold all of it: Read
-// returns correct data or an error, and the pipe is lost.
+// killedSender kills a peer that has begun to send a tensor. It checks that Read returns an error
+// or the right data, which the sockets of many lanes may hold, and that Next then reports the end
+// of the peer.
 func (r route) killedSender(t *testing.T) {
 	l := r.listen(t)
 	peer := r.startTo(t, l, "source", big().flags()...)
@@ -87,15 +90,16 @@ func (r route) killedSender(t *testing.T) {
 	requirePeerEnd(t, err)
 }
 
-// requireBig checks that a has the data of big.
+// requireBig fails the test unless the first tensor of a has the bytes of the message that big
+// returns.
 func requireBig(t *testing.T, a pipe.Allocation) {
 	t.Helper()
 	got, _ := a.Tensors[0].Contiguous()
 	require.True(t, bytes.Equal(big().messages[0].Tensors[0].Data, got))
 }
 
-// killedWhileWriting kills a peer that has begun to receive. The write may succeed, but the pipe is
-// lost.
+// killedWhileWriting kills a peer while this end writes a tensor to it. It checks that the write
+// succeeds or reports the end of the peer, and that Next reports that end.
 func (r route) killedWhileWriting(t *testing.T) {
 	peer := r.start(t, "sink")
 	p := r.dial(t, peer)
@@ -108,8 +112,8 @@ func (r route) killedWhileWriting(t *testing.T) {
 	requirePeerEnd(t, err)
 }
 
-// killedWhileReading kills a peer from which a read has begun. Read returns correct data or an
-// error.
+// killedWhileReading kills a peer while this end reads a tensor from it. It checks that Read
+// returns the right data or reports the end of the peer, and that Next reports that end.
 func (r route) killedWhileReading(t *testing.T) {
 	l := r.listen(t)
 	peer := r.startTo(t, l, "source", big().flags()...)
@@ -129,7 +133,8 @@ func (r route) killedWhileReading(t *testing.T) {
 	requirePeerEnd(t, err)
 }
 
-// killedIdle kills the peer of an idle pipe, which libtensorpipe itself would not notice.
+// killedIdle kills the peer of an idle pipe. It checks that a blocked Next and a later Write report
+// the end of the peer.
 func (r route) killedIdle(t *testing.T) {
 	peer := r.start(t, "echo")
 	p := r.dial(t, peer)
@@ -144,8 +149,8 @@ func (r route) killedIdle(t *testing.T) {
 	}
 }
 
-// requirePeerEnd checks the error about a peer that was killed. It looks like a close if the peer
-// had read all that it was sent.
+// requirePeerEnd fails the test unless err names the peer and matches pipe.ErrPeerLost or
+// pipe.ErrPeerClosed. A killed peer that has read everything looks as if it had closed.
 func requirePeerEnd(t *testing.T, err error) {
 	t.Helper()
 	require.True(t, errors.Is(err, pipe.ErrPeerLost) || errors.Is(err, pipe.ErrPeerClosed), "%v", err)

@@ -23,7 +23,8 @@ type lines struct {
 
 func newLines() *lines { return &lines{changed: make(chan struct{})} }
 
-// Write appends p to the output. It implements io.Writer and never fails.
+// Write implements [io.Writer]. It appends a copy of p to the buffered output, wakes calls of next
+// that wait, and returns len(p) and nil.
 func (l *lines) Write(p []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -44,8 +45,9 @@ func (l *lines) wake() {
 	l.changed = make(chan struct{})
 }
 
-// next removes the oldest line and returns it without its newline. It blocks until there is a whole
-// line, and returns io.EOF at the end of the output, and errNoLine after the timeout.
+// next removes the oldest whole line from the buffer and returns it without its newline. It waits
+// for such a line up to timeout, and then returns errNoLine. If the output has ended and no whole
+// line is left, it returns io.EOF.
 func (l *lines) next(timeout time.Duration) (string, error) {
 	timer := time.NewTimer(timeout)
 	defer timer.Stop()
@@ -62,8 +64,10 @@ func (l *lines) next(timeout time.Duration) (string, error) {
 	}
 }
 
-// take removes the oldest whole line and returns it, or io.EOF at the end of the output. If there is
-// neither yet it returns a channel that is closed at the next change; otherwise changed is nil.
+// take removes the oldest whole line from the buffer and returns it without its newline; changed is
+// nil then. If there is none and the output has ended, it returns io.EOF, and changed is nil.
+// Otherwise line is "", err is nil, and changed is a channel that is closed when output is added or
+// ends.
 func (l *lines) take() (line string, changed <-chan struct{}, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -78,8 +82,8 @@ func (l *lines) take() (line string, changed <-chan struct{}, err error) {
 	return "", l.changed, nil
 }
 
-// remaining returns the output that next has not returned, without space at its ends. It removes
-// nothing.
+// remaining returns the buffered output that next has not returned, without white space at both
+// ends. It leaves the output in the buffer.
 func (l *lines) remaining() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -30,9 +30,11 @@ type Peer struct {
 	url    string
 }
 
-// Start runs tppeer with args (see peer/flags.cc), and builds it first if needed. If --listen is among
-// args it returns once the peer listens. It fails or skips the test if that is not possible. At the
-// end of the test the process is killed, and its standard error is logged if the test failed.
+// Start starts the C++ program tppeer with args (see peer/flags.cc) and returns it; it builds the
+// program first if needed. If --listen is among args, Start returns once the peer listens. It skips
+// or fails the test if the program cannot be built, and fails the test if the program cannot be
+// started or does not listen within a minute. At the end of the test the process is killed, and its
+// standard error is logged if the test failed.
 func Start(t testing.TB, args ...string) *Peer {
 	t.Helper()
 	p := &Peer{t: t, args: args, stdout: newLines(), stderr: newLines(), exited: make(chan struct{})}
@@ -64,7 +66,8 @@ func listens(args []string) bool {
 	return false
 }
 
-// reap waits until the process has exited and its output is copied, and closes p.exited.
+// reap waits until the process has exited and all its output has been read. It then sets p.err,
+// ends p.stdout and p.stderr, and closes p.exited.
 func (p *Peer) reap() {
 	p.err = p.cmd.Wait()
 	p.stdout.close()
@@ -79,7 +82,8 @@ func (p *Peer) end() {
 	}
 }
 
-// String returns the command, how it exited and its standard error.
+// String returns the command of the peer, whether it is running or how it exited, and its standard
+// error so far.
 func (p *Peer) String() string {
 	state := "running"
 	select {
@@ -90,21 +94,21 @@ func (p *Peer) String() string {
 	return fmt.Sprintf("tppeer %s (%s)\n%s", strings.Join(p.args, " "), state, p.stderr.remaining())
 }
 
-// URL returns the addresses at which the peer listens, separated by spaces; empty if it does not
-// listen.
+// URL returns the addresses at which the peer listens, separated by spaces. It returns "" if the
+// peer was not started with --listen.
 func (p *Peer) URL() string { return p.url }
 
-// Pid returns the id of the process.
+// Pid returns the process id of the peer, which stays the same after the process has exited.
 func (p *Peer) Pid() int { return p.cmd.Process.Pid }
 
-// Signal sends the signal s to the process group of the peer. It does nothing if the process has
-// exited.
+// Signal sends the signal s to the process group of the peer. It ignores errors, such as that the
+// group has no process any more.
 func (p *Peer) Signal(s syscall.Signal) {
 	_ = syscall.Kill(-p.cmd.Process.Pid, s) // fails if it has exited
 }
 
-// Kill kills the process group of the peer with SIGKILL and waits until the process has exited. It
-// does nothing if it has exited.
+// Kill sends SIGKILL to the process group of the peer, closes its standard input, and waits until
+// the process has exited. If the process has exited already, Kill does nothing.
 func (p *Peer) Kill() {
 	select {
 	case <-p.exited:
@@ -116,15 +120,17 @@ func (p *Peer) Kill() {
 	<-p.exited
 }
 
-// Stop closes the peer's standard input, which makes it close its pipes and exit, and returns the
-// result of Wait.
+// Stop closes the peer's standard input, which makes the peer close its pipes and exit, and waits
+// for that. Like Wait it returns nil if the exit status is 0, otherwise an error with the standard
+// error, and fails the test after a minute.
 func (p *Peer) Stop() error {
 	_ = p.stdin.Close()
 	return p.Wait()
 }
 
-// Wait waits until the process has exited, and returns an error with its standard error unless the
-// exit status is 0. It fails the test if the process does not exit within a minute.
+// Wait blocks until the process has exited. It returns nil if the exit status is 0, and otherwise
+// an error with the status and the standard error. It fails the test if the process does not exit
+// within a minute.
 func (p *Peer) Wait() error {
 	p.t.Helper()
 	timeout := time.NewTimer(maxWait)
@@ -140,8 +146,9 @@ func (p *Peer) Wait() error {
 	return nil
 }
 
-// Next decodes the next line that the peer prints, which must be JSON, into v. It fails the test if
-// there is no line within a minute, or it cannot be decoded.
+// Next reads the next line that the peer prints, waiting for it if needed, and decodes it as JSON
+// into v, as json.Unmarshal does. It fails the test if the peer prints no line within a minute or
+// exits first, or if the line cannot be decoded.
 func (p *Peer) Next(v any) {
 	p.t.Helper()
 	text := p.line()

@@ -15,7 +15,8 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
 
-// TestParity exchanges messages between a Go pipe and libtensorpipe.
+// A Go pipe and libtensorpipe exchange messages over uv and basic, as client and as server. The
+// loss of a C++ peer is reported, and a Go peer, but no C++ peer, gets the native dialect.
 func TestParity(t *testing.T) {
 	parity.Case(t, "interop/libtensorpipe.uv_basic_go_client", func(t *testing.T) {
 		t.Run("echo", func(t *testing.T) { eachShape(t, plain.clientAgainstEcho) })
@@ -87,7 +88,9 @@ func (r route) clientAgainstSink(t *testing.T, b *batch) {
 	require.NoError(t, peer.Stop())
 }
 
-// clientBothWays queues all messages before it reads the first.
+// clientBothWays dials a C++ peer that echoes, and queues all messages of b before it reads the
+// first echo. It checks that all echoes are the same as the messages, and that the channel of r has
+// carried their tensors.
 func (r route) clientBothWays(t *testing.T, b *batch) {
 	peer := r.start(t, "echo")
 	p := r.dial(t, peer)
@@ -111,7 +114,9 @@ func (r route) serverEchoesAllAtOnce(t *testing.T, b *batch) {
 	r.echoTo(t, b, "--both")
 }
 
-// echoTo serves a C++ client that checks the echo of its messages.
+// echoTo starts a C++ client that sends the messages of b and checks their echoes, with the further
+// flags more, and echoes all messages. It fails the test unless the client has received all echoes
+// and the channel of r has carried the tensors.
 func (r route) echoTo(t *testing.T, b *batch, more ...string) {
 	l := r.listen(t)
 	peer := r.startTo(t, l, "check", append(b.flags(), more...)...)
@@ -124,7 +129,9 @@ func (r route) echoTo(t *testing.T, b *batch, more ...string) {
 	r.requireCarried(t, p, b, sent, received)
 }
 
-// echoAll echoes messages until the peer closes, and waits for the writes.
+// echoAll reads each message of p and writes it back, until the peer closes the pipe, and waits for
+// the writes. It fails the test at an error, but accepts that the last write fails because the peer
+// has closed.
 func (r route) echoAll(t *testing.T, p *pipe.Pipe) {
 	ctx := testContext(t)
 	var ops []*pipe.WriteOp
@@ -146,9 +153,9 @@ func (r route) echoAll(t *testing.T, p *pipe.Pipe) {
 	}
 }
 
-// requireClosed checks the error after the peer has closed the pipe in the callback of its last
-// read. With cma the peer acknowledges a copy only after that callback, and so never acknowledges
-// the last one: the write fails as if the peer were lost.
+// requireClosed fails the test unless err means that the peer has closed the pipe. With cma it also
+// accepts the loss of the peer: a C++ peer that closes in the callback of its last read never
+// acknowledges the last copy.
 func (r route) requireClosed(t *testing.T, err error) {
 	t.Helper()
 	if r.channel == "cma" && errors.Is(err, pipe.ErrPeerLost) {
@@ -175,7 +182,7 @@ func testContext(t *testing.T) context.Context {
 	return ctx
 }
 
-// pipe returns a generated message as one to write.
+// pipe returns m as a message to write to a pipe. The result shares the memory of m.
 func (m Message) pipe() *pipe.Message {
 	out := &pipe.Message{Metadata: m.Metadata}
 	for _, p := range m.Payloads {
@@ -191,7 +198,8 @@ func (m Message) pipe() *pipe.Message {
 	return out
 }
 
-// requireMessage receives a message and compares all its parts.
+// requireMessage receives the next message of p, and fails the test unless its metadata, payloads,
+// tensors and target devices are those of want.
 func requireMessage(t *testing.T, want Message, p *pipe.Pipe) {
 	t.Helper()
 	in, err := p.Next(testContext(t))

@@ -26,7 +26,8 @@ type route struct {
 
 var plain = route{transport: "uv", channel: "basic"}
 
-// flags returns the flags with which tppeer has the same transports and channels as options.
+// flags returns the command line flags that give tppeer the same transports and channels as options
+// gives the Go context.
 func (r route) flags() []string {
 	out := []string{"--transport", withFallback("uv", r.transport), "--channel", withFallback("basic", r.channel)}
 	if r.lanes > 0 {
@@ -42,7 +43,8 @@ func withFallback(fallback, name string) string {
 	return fallback + "," + name
 }
 
-// options returns the options of the Go context, with PyTorch's priorities.
+// options returns the options of a Go context with the transport and the channel of r, and with uv
+// and basic, at the priorities that PyTorch uses.
 func (r route) options() pipe.Options {
 	o := pipe.Options{
 		Name:       "go",
@@ -62,7 +64,7 @@ func (r route) options() pipe.Options {
 	return o
 }
 
-// requireViable skips the test where the transport or the channel is not viable on this machine.
+// requireViable skips the test if a transport or a channel of r does not work on this machine.
 func (r route) requireViable(t *testing.T) {
 	t.Helper()
 	o := r.options()
@@ -88,7 +90,8 @@ func (r route) context(t *testing.T) *pipe.Context {
 	return c
 }
 
-// urls returns the URLs to listen on.
+// urls returns the URLs to listen on: that of uv, and that of the transport of r if it is another
+// one.
 func (r route) urls() []string {
 	if r.transport == "uv" {
 		return []string{"uv://127.0.0.1:0"}
@@ -96,8 +99,8 @@ func (r route) urls() []string {
 	return []string{"uv://127.0.0.1:0", r.transport + "://"}
 }
 
-// urlOf returns the URL of a transport. Clients dial that of TCP, and the handshake must choose a
-// better transport.
+// urlOf returns the first of urls that is of the given transport, and fails the test if there is
+// none.
 func urlOf(t *testing.T, transport string, urls []string) string {
 	t.Helper()
 	at := slices.IndexFunc(urls, func(u string) bool { return strings.HasPrefix(u, transport+"://") })
@@ -105,13 +108,15 @@ func urlOf(t *testing.T, transport string, urls []string) string {
 	return urls[at]
 }
 
-// start runs a tppeer that listens.
+// start starts a tppeer with the given role, which listens with the transports and channels of r,
+// and returns it.
 func (r route) start(t *testing.T, role string) *Peer {
 	t.Helper()
 	return Start(t, append([]string{role, "--listen", strings.Join(r.urls(), ",")}, r.flags()...)...)
 }
 
-// startTo runs a tppeer that dials l.
+// startTo starts a tppeer with the given role, which dials the uv address of l with the transports
+// and channels of r and the further flags, and returns it.
 func (r route) startTo(t *testing.T, l *pipe.Listener, role string, flags ...string) *Peer {
 	t.Helper()
 	args := append([]string{role, "--to", urlOf(t, "uv", l.URLs())}, r.flags()...)
@@ -141,7 +146,7 @@ func (r route) accept(t *testing.T, l *pipe.Listener) *pipe.Pipe {
 	return p
 }
 
-// requireRoute checks the plan of a pipe: on another path an exchange would prove nothing.
+// requireRoute fails the test unless the plan of p has the transport and the channel of r.
 func (r route) requireRoute(t *testing.T, p *pipe.Pipe) {
 	t.Helper()
 	r.requirePlan(t, p.Plan())
@@ -156,12 +161,13 @@ func (r route) requirePlan(t *testing.T, plan *pipe.Plan) {
 	require.Equal(t, r.channel, name, plan)
 }
 
-// sent and received select the directions for requireCarried.
+// sent returns the traffic that s has sent, for requireCarried; received returns the traffic that s
+// has received.
 func sent(s pipe.ChannelStats) pipe.Traffic     { return s.Sent }
 func received(s pipe.ChannelStats) pipe.Traffic { return s.Received }
 
-// requireCarried checks the traffic of all channels: the route's channel has moved all tensors,
-// other channels none. Empty tensors use no channel.
+// requireCarried fails the test unless the channel of r has moved all tensors of b that are not
+// empty, and other channels none, in each of directions.
 func (r route) requireCarried(t *testing.T, p *pipe.Pipe, b *batch, directions ...func(pipe.ChannelStats) pipe.Traffic) {
 	t.Helper()
 	var all pipe.Traffic

@@ -14,8 +14,8 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
 
-// TestParityOfSameHost exchanges messages with libtensorpipe over the transports and channels
-// between two processes of one machine, and over mpt.
+// A Go pipe and libtensorpipe exchange messages over shared memory, with direct copies between
+// processes, and over several lanes.
 func TestParityOfSameHost(t *testing.T) {
 	parity.Case(t, "interop/libtensorpipe.uv_mpt", func(t *testing.T) {
 		for _, lanes := range []int{2, 3, 16} {
@@ -33,7 +33,8 @@ func TestParityOfSameHost(t *testing.T) {
 	parity.Case(t, "interop/libtensorpipe.shm_cma", route{transport: "shm", channel: "cma"}.exchangeAll)
 }
 
-// This is the path of a pipe to libtensorpipe over shared memory where direct copies are denied.
+// A Go pipe and libtensorpipe exchange messages over shared memory with tensors on TCP lanes. This
+// is the path where the system denies direct copies.
 func TestLanesBesideSharedMemory(t *testing.T) {
 	route{"shm", "mpt_uv", 3}.exchangeAll(t)
 }
@@ -48,7 +49,9 @@ var fixedSizes = sync.OnceValue(func() *batch {
 // randomSizes has messages with random numbers and sizes of parts.
 var randomSizes = sync.OnceValue(func() *batch { return newBatch(Shape{Seed: 22}, race.Pick(40, 15)) })
 
-// exchangeAll exchanges messages over the route in both roles and in both directions.
+// exchangeAll exchanges messages with a C++ peer over r, in subtests: as client and as server, in
+// one direction and in both, with fixed and with random sizes. It also runs killed. It skips the
+// test if r does not work on this machine.
 func (r route) exchangeAll(t *testing.T) {
 	r.requireViable(t)
 	for name, exchange := range map[string]func(t *testing.T, b *batch){
@@ -65,8 +68,8 @@ func (r route) exchangeAll(t *testing.T) {
 	t.Run("peer killed", r.killed)
 }
 
-// clientDialsShared dials the URL of shared memory, so that the handshake does not change the
-// transport.
+// clientDialsShared dials the shared memory URL of a C++ peer, so that the handshake does not
+// change the transport, and checks that messages are echoed.
 func (r route) clientDialsShared(t *testing.T) {
 	peer := r.start(t, "echo")
 	p, err := r.context(t).Dial(testContext(t), urlOf(t, "shm", strings.Fields(peer.URL())))
@@ -85,9 +88,9 @@ func (r route) peerDialsShared(t *testing.T) {
 	require.NoError(t, peer.Wait())
 }
 
-// largeDescriptions sends messages with large descriptors, which the C++ peer must read from its
-// ring in one piece. A descriptor that does not fit would end that process, and so Write rejects
-// it. Smaller ones, and payloads of any size, arrive.
+// largeDescriptions checks that Write rejects a message whose descriptor does not fit into the ring
+// of the C++ peer, which must read it in one piece, and that messages with smaller descriptors and
+// large payloads arrive.
 func (r route) largeDescriptions(t *testing.T) {
 	r.requireViable(t)
 	peer := r.start(t, "echo")

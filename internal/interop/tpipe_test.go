@@ -16,7 +16,8 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
 
-// tpipeProgram builds the command tpipe and returns its path.
+// tpipeProgram builds the command tpipe in a temporary directory of the test and returns the path
+// of the executable.
 func tpipeProgram(t testing.TB) string {
 	t.Helper()
 	program := filepath.Join(t.TempDir(), "tpipe")
@@ -25,7 +26,8 @@ func tpipeProgram(t testing.TB) string {
 	return program
 }
 
-// A C++ echo returns the messages of tpipe ping.
+// tpipe ping gets correct echoes from a C++ peer, for messages of different shapes, and reports as
+// many as were requested.
 func TestPingChecksPeer(t *testing.T) {
 	program := tpipeProgram(t)
 	echo := Start(t, "echo", "--listen", "uv://127.0.0.1:0", "--name", "cpp")
@@ -61,7 +63,7 @@ func TestPingChecksPeer(t *testing.T) {
 	require.NoError(t, echo.Stop())
 }
 
-// tpipe echo returns the messages of a C++ peer.
+// A C++ peer gets correct echoes from tpipe echo, for messages of different shapes.
 func TestPeerChecksEcho(t *testing.T) {
 	echo := startEcho(t, tpipeProgram(t))
 	for name, flags := range map[string]string{
@@ -95,7 +97,7 @@ var tpipeRoutes = map[string]route{
 	"mpt_uv, 5":      {transport: "uv", channel: "mpt_uv", lanes: 5},
 }
 
-// forTpipe returns the flags of tpipe for those of tppeer.
+// forTpipe returns tppeer's flags as flags of tpipe, which begin with one hyphen instead of two.
 func forTpipe(flags []string) []string {
 	var out []string
 	for _, f := range flags {
@@ -125,7 +127,8 @@ func TestPingUsesRoute(t *testing.T) {
 	}
 }
 
-// Both ends have only the transport and the channel of the route.
+// tpipe echo and a C++ peer exchange messages over each route when both have only its transport and
+// channel, so that no other path is possible.
 func TestEchoUsesRoute(t *testing.T) {
 	program := tpipeProgram(t)
 	for name, r := range tpipeRoutes {
@@ -174,13 +177,15 @@ func startEcho(t testing.TB, program string, flags ...string) *goEcho {
 	return e
 }
 
-// stop ends the echo and requires that it printed no error.
+// stop ends the process with SIGTERM, and fails the test unless it exits with status 0 and has
+// printed nothing to standard error.
 func (e *goEcho) stop(t *testing.T) {
 	t.Helper()
 	require.Empty(t, e.end(t))
 }
 
-// end ends the echo and returns its standard error.
+// end ends the process with SIGTERM and returns what remains of its standard error. It fails the
+// test unless the exit status is 0.
 func (e *goEcho) end(t *testing.T) string {
 	t.Helper()
 	require.NoError(t, e.cmd.Process.Signal(syscall.SIGTERM))
@@ -219,7 +224,8 @@ func BenchmarkPing(b *testing.B) {
 	}
 }
 
-// pingMedian runs a ping and returns the median of its round trips in microseconds.
+// pingMedian runs the ping command of program to url with the given flags, separated by spaces, and
+// returns the median of its round trip times in microseconds.
 func pingMedian(b *testing.B, program, url, flags string) float64 {
 	b.Helper()
 	args := append([]string{"ping", "-json", "-to", url}, strings.Fields(flags)...)

@@ -17,9 +17,9 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
 
-// upgrade tests which dialect the same listener speaks: the native one with a Go process, since
-// both announce it in fields of the handshake that libtensorpipe ignores, and TensorPipe's with
-// libtensorpipe.
+// upgrade checks that a Go process and the same listener of a Go process agree on the native
+// dialect, that libtensorpipe as the client of that listener, and as a server for a Go client, uses
+// the compatible one, and that messages arrive in all cases.
 func upgrade(t *testing.T) {
 	echo, url := startTpipeEcho(t)
 	t.Run("a Go client is upgraded", func(t *testing.T) { goClientUpgraded(t, url) })
@@ -34,7 +34,8 @@ func upgrade(t *testing.T) {
 	_ = echo.Wait() // it was killed
 }
 
-// startTpipeEcho starts tpipe echo in a process.
+// startTpipeEcho builds tpipe, starts its command echo in a process, and returns the process and
+// the URL at which it listens. The process is killed at the end of the test.
 func startTpipeEcho(t *testing.T) (echo *exec.Cmd, url string) {
 	t.Helper()
 	echo = exec.Command(tpipeProgram(t), "echo", "-listen", "uv://127.0.0.1:0")
@@ -49,7 +50,9 @@ func startTpipeEcho(t *testing.T) (echo *exec.Cmd, url string) {
 	return echo, url
 }
 
-// goClientUpgraded checks the bytes between two Go processes.
+// goClientUpgraded dials url, where a Go process echoes, through a proxy that records the bytes. It
+// checks that the two agree on the native dialect, and that the recorded bytes are those of its
+// handshake and messages.
 func goClientUpgraded(t *testing.T, url string) {
 	tap := newTap(t, strings.TrimPrefix(url, "uv://"))
 	p, err := plain.context(t).Dial(testContext(t), "uv://"+tap.Addr().String())
@@ -91,7 +94,8 @@ func cppClientNotUpgraded(t *testing.T, url string) {
 	require.False(t, marked, "a peer without a marker is sent none")
 }
 
-// exchangeWithEcho sends random messages to an echo and checks its replies.
+// exchangeWithEcho sends random messages over p to a peer that echoes them, and fails the test
+// unless each reply equals its message.
 func exchangeWithEcho(t *testing.T, p *pipe.Pipe) {
 	t.Helper()
 	for i := range 20 {
@@ -102,7 +106,8 @@ func exchangeWithEcho(t *testing.T, p *pipe.Pipe) {
 	}
 }
 
-// frame removes and returns a frame of the handshake from captured bytes.
+// frame removes the first frame of the handshake from captured and returns its body, which shares
+// the memory of captured.
 func frame(t *testing.T, captured *bytes.Buffer) []byte {
 	t.Helper()
 	size := int(binary.LittleEndian.Uint64(captured.Next(8)))
@@ -158,7 +163,8 @@ func (p *tap) forward(dst, src net.Conn, copy io.Writer) {
 	})
 }
 
-// captured returns copies of what was forwarded so far, from the client and from the server.
+// captured returns copies of the bytes that were forwarded so far: those from the client, and those
+// from the server.
 func (p *tap) captured() (ours, theirs *bytes.Buffer) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -5,15 +5,16 @@ package invariants
 
 import "fmt"
 
-// Check panics in builds with the tag "invariants" if ok is false.
+// Check panics if ok is false, with a message formatted as by fmt.Sprintf. It does nothing in
+// builds without the tag "invariants".
 func Check(ok bool, format string, args ...any) {
 	if Enabled && !ok {
 		panic("invariant violated: " + fmt.Sprintf(format, args...))
 	}
 }
 
-// Scribble overwrites p in builds with the tag "invariants", so that a use of released memory sees
-// garbage.
+// Scribble overwrites p with the byte 0xcc, so that a use of released memory sees garbage. It does
+// nothing in builds without the tag "invariants".
 func Scribble(p []byte) {
 	if !Enabled {
 		return

@@ -14,7 +14,8 @@ func TestCheckHolds(t *testing.T) {
 	require.NotPanics(t, func() { Check(true, "never seen") })
 }
 
-// A build without the tag goes on as if the checks were not there.
+// Check of a false condition panics with the formatted message, and does nothing in a build without
+// the tag "invariants".
 func TestCheckBroken(t *testing.T) {
 	broken := func() { Check(false, "block %d released twice", 7) }
 	if !Enabled {
@@ -34,7 +35,7 @@ func TestScribble(t *testing.T) {
 	require.Equal(t, []byte{0xcc, 0xcc, 3}, p)
 }
 
-// Checks are on hot paths: one that holds must not allocate.
+// Check allocates nothing if the condition holds, since it is called on hot paths.
 func TestCheckAllocatesNothing(t *testing.T) {
 	p := make([]byte, 64)
 	require.Zero(t, testing.AllocsPerRun(100, func() {

@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Doc comments begin with the name of what they document, so that a rename cannot leave the
+// The doc comment of each function and type begins with its name, so that a rename cannot leave the
 // comment of another name behind.
 func TestDocComments(t *testing.T) {
 	files := 0
@@ -24,9 +24,9 @@ func TestDocComments(t *testing.T) {
 	require.NotZero(t, files)
 }
 
-// docViolations returns the functions and types of a file whose doc comment does not begin with
-// their name, which an article may precede. Functions with a parameter of type *testing.T are
-// exempt: the comments of tests state what is tested.
+// docViolations returns a message for each function and type of the file src whose doc comment does
+// not begin with its name, which an article may precede. path is for the messages. Functions that
+// take a *testing.T or the like are exempt: the comments of tests state assertions.
 func docViolations(t *testing.T, path string, src []byte) (out []string) {
 	t.Helper()
 	fset, file := parse(t, path, src)
@@ -55,7 +55,8 @@ func docViolations(t *testing.T, path string, src []byte) (out []string) {
 	return out
 }
 
-// takesT reports whether a function has a parameter of type *testing.T, B, F or testing.TB.
+// takesT reports whether a function has a parameter with a type of package testing, such as
+// *testing.T.
 func takesT(f *ast.FuncType) bool {
 	for _, param := range f.Params.List {
 		typ := param.Type
@@ -98,7 +99,7 @@ func TestDocViolations(t *testing.T) {
 	}
 }
 
-// The tests that documents name exist.
+// The tests that the documents name exist.
 func TestDocumentsNameTests(t *testing.T) {
 	defined := map[string]bool{}
 	definition := regexp.MustCompile(`(?m)^func (?:\([^)]*\) )?((?:Test|Benchmark|Fuzz)\w+)\(`)
@@ -117,7 +118,8 @@ func TestDocumentsNameTests(t *testing.T) {
 	require.NotZero(t, named)
 }
 
-// documents returns the Markdown files of the repository, without those of past decisions.
+// documents returns the paths of the Markdown files of the repository, relative to its root, except
+// those of past decisions.
 func documents(t *testing.T) (out []string) {
 	t.Helper()
 	err := fs.WalkDir(os.DirFS("../.."), ".", func(path string, d fs.DirEntry, err error) error {
@@ -138,8 +140,9 @@ var (
 	testName = regexp.MustCompile(`\b(?:Test|Benchmark|Fuzz)[A-Z]\w*(?:\.\.\.)?`)
 )
 
-// testsNamed returns the names of tests within the inline code of a document. A name that ends in
-// "..." stands for all tests that begin with it. Patterns of go test -run are left out.
+// testsNamed returns the names of tests that occur in the inline code of the document text. A name
+// that ends in "..." stands for all tests that begin with it. Patterns of go test -run are left
+// out.
 func testsNamed(text string) (names []string) {
 	for _, span := range code.FindAllString(text, -1) {
 		if !strings.Contains(span, "-run") {

@@ -25,7 +25,7 @@ type node struct {
 	Deps                               []string
 }
 
-// The imports are checked for each platform, since they differ.
+// No package violates the import rules, as built for Linux and for macOS, since the imports differ.
 func TestImportsPointDownwards(t *testing.T) {
 	for _, goos := range []string{"linux", "darwin"} {
 		t.Run(goos, func(t *testing.T) {
@@ -36,7 +36,8 @@ func TestImportsPointDownwards(t *testing.T) {
 	}
 }
 
-// list returns the packages of the module, as built for goos.
+// list returns the packages of the module with their imports, as built for the operating system
+// goos.
 func list(t *testing.T, goos string) []node {
 	t.Helper()
 	cmd := exec.Command("go", "list", "-e", "-json=ImportPath,Imports,TestImports,XTestImports,Deps", "./...")
@@ -60,7 +61,8 @@ func list(t *testing.T, goos string) []node {
 	return nodes
 }
 
-// importViolations returns the violations of the import rules by one package.
+// importViolations returns a message for each violation of the import rules by the package n,
+// including its tests.
 func importViolations(n node) []string {
 	name, _ := local(n.ImportPath)
 	layer, known := layerOf(name)
@@ -80,7 +82,8 @@ func importViolations(n node) []string {
 	return append(out, checkDependencies(n, name)...)
 }
 
-// checkImport returns the rules that one import of product code violates.
+// checkImport returns a message for each rule that an import of the package imp, by product code of
+// the package name in that layer, violates.
 func checkImport(name string, layer int, imp string) []string {
 	if strings.HasPrefix(imp, "golang.org/x/sys") && layer > implementationLayer {
 		return []string{fmt.Sprintf("%s imports %s: system calls belong in layer %d or below", name, imp, implementationLayer)}
@@ -98,7 +101,8 @@ func checkImport(name string, layer int, imp string) []string {
 	return out
 }
 
-// checkDirection reports an import of a package in a higher layer.
+// checkDirection returns a message if the imported package imp is in a higher layer than layer, and
+// otherwise nil. name is the importing package.
 func checkDirection(name string, layer int, imp string) []string {
 	target, ok := local(imp)
 	if !ok {
@@ -110,8 +114,8 @@ func checkDirection(name string, layer int, imp string) []string {
 	return nil
 }
 
-// checkDependencies reports the direct and indirect dependencies of a light package on heavy
-// modules.
+// checkDependencies returns a message for each direct or indirect dependency of the package n on a
+// heavy module, if it is one of lightPackages. name is its name within the module.
 func checkDependencies(n node, name string) []string {
 	if !slices.Contains(lightPackages, name) {
 		return nil

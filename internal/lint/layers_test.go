@@ -14,13 +14,13 @@ const implementationLayer = 2
 // A pattern stands for any package whose name matches. Some packages of the table do not exist yet.
 var layers = [][]string{
 	0: {"device", "device/delayed", "tensor", "tensor/safetensors", "internal/*", "internal/testutil/*", "internal/wire/capture"},
-	1: {"transport", "transport/transporttest", "channel", "channel/channeltest", "channel/channeltest/npu", "internal/bulk", "internal/framed", "internal/onesided", "internal/testutil/simnet", "internal/mux", "shm/internal/*"},
+	1: {"transport", "transport/netconn", "transport/transporttest", "channel", "channel/channeltest", "channel/channeltest/npu", "internal/bulk", "internal/framed", "internal/onesided", "internal/testutil/simnet", "internal/testutil/thirdparty", "internal/mux", "shm/internal/*"},
 	2: {"uv", "shm", "transport/mem", "channel/basic", "channel/xth", "channel/mpt", "channel/cma", "cudaipc"},
 	3: {".", "pipe", "pipe/hostile", "pipe/samehost"},
 	4: {"agent", "agent/*", "agent/internal/*", "agent/store/storetest"},
 	5: {"rref"},
 	6: {"autograd", "autograd/dist"},
-	7: {"cmd/*", "cmd/tpipe/internal/*", "examples/*", "bench", "bench/rpc", "bench/internal/*", "internal/interop"},
+	7: {"cmd/*", "cmd/tpipe/internal/*", "examples/*", "bench", "bench/files", "bench/rpc", "bench/internal/*", "internal/interop"},
 }
 
 // lightPackages must not depend on heavyModules, which only some users need.
@@ -29,8 +29,9 @@ var (
 	heavyModules  = []string{"github.com/ebitengine/purego", "gorgonia.org/cu", "gonum.org/v1"}
 )
 
-// layerOf returns the layer of a package, given its name within the module. An exact name takes
-// precedence over a pattern.
+// layerOf returns the layer of a package, given its name within the module, and true. It returns
+// false if the table has no layer for it. An exact name in the table takes precedence over a
+// pattern.
 func layerOf(name string) (int, bool) {
 	found := -1
 	for i, names := range layers {
@@ -46,8 +47,8 @@ func layerOf(name string) (int, bool) {
 	return found, found >= 0
 }
 
-// local returns the name of a package within the module, "." for the root. ok is false for packages
-// of other modules and of the standard library.
+// local returns the name of a package within the module, "." for the root, and true. It returns
+// false for packages of other modules and of the standard library.
 func local(importPath string) (name string, ok bool) {
 	if importPath == module {
 		return ".", true

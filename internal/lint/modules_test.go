@@ -27,7 +27,8 @@ var testOnly = map[string]struct {
 	"internal/testutil/subprocess": {"tests that change their process for good", nil},
 }
 
-// checkModule reports an import by product code of a module that is not allowed.
+// checkModule returns a message if product code of the package name may not import the package imp
+// because of its module, and otherwise nil.
 func checkModule(name, imp string) []string {
 	if _, ok := local(imp); ok || isStandard(imp) {
 		return nil
@@ -39,13 +40,13 @@ func checkModule(name, imp string) []string {
 }
 
 // isStandard reports whether imp is a package of the standard library: its first element has no
-// dot. The import "C" of cgo is none.
+// dot, and it is not the import "C" of cgo.
 func isStandard(imp string) bool {
 	first, _, _ := strings.Cut(imp, "/")
 	return imp != "C" && !strings.Contains(first, ".")
 }
 
-// within returns a function that reports whether imp is a package of a module.
+// within returns a function that reports whether the package imp belongs to a module.
 func within(imp string) func(module string) bool {
 	return func(module string) bool {
 		return module != "" && (imp == module || strings.HasPrefix(imp, module+"/"))
@@ -78,7 +79,8 @@ func TestModules(t *testing.T) {
 	}
 }
 
-// No program imports the packages of testOnly, and each of them imports the modules that it may.
+// No program imports the packages of the table testOnly, and each of them imports only the modules
+// that the table permits.
 func TestTestOnlyPackages(t *testing.T) {
 	used := map[string]bool{} // by package and module
 	for _, n := range list(t, "linux") {

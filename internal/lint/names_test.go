@@ -105,8 +105,8 @@ func nameWords(name string) []string {
 	return words
 }
 
-// metaphorIn returns the first entry of the table that occurs in a name, in the singular or the
-// plural, or "".
+// metaphorIn returns the first entry of the table metaphors whose words occur in a name, in the
+// singular or the plural. It returns "" if there is none.
 func metaphorIn(name string) string {
 	words := nameWords(name)
 	for i := range words {
@@ -123,14 +123,15 @@ func metaphorIn(name string) string {
 	return ""
 }
 
-// sameWord reports whether word is entry or its plural.
+// sameWord reports whether word is entry or the plural of entry.
 func sameWord(entry, word string) bool {
 	singular := strings.TrimSuffix(strings.TrimSuffix(word, "s"), "e")
 	return word == entry || word == entry+"s" || word == entry+"es" ||
 		strings.HasSuffix(word, "ies") && strings.TrimSuffix(singular, "i")+"y" == entry
 }
 
-// checkName returns a violation if a name contains a metaphor.
+// checkName returns a message if a name contains a metaphor that the exceptions do not permit in
+// that folder, and otherwise nil. where is the position for the message.
 func checkName(where, folder, name string) []string {
 	entry := metaphorIn(name)
 	if entry == "" || mayBeNamed[folder+"."+name] != "" {
@@ -140,13 +141,14 @@ func checkName(where, folder, name string) []string {
 		where, entry, name, metaphors[entry])}
 }
 
-// fileNameViolations checks the names of a file and its folders.
+// fileNameViolations returns a message for a file whose name, or that of a folder in its path,
+// contains a metaphor.
 func fileNameViolations(file string) []string {
 	return checkName(file, path.Dir(file), strings.TrimSuffix(file, path.Ext(file)))
 }
 
-// identifierViolations checks the names that a file declares. Names of other modules and of the
-// standard library are declared elsewhere, and so are not checked.
+// identifierViolations returns a message for each name that a file declares and that contains a
+// metaphor. Names that the file only uses are not checked.
 func identifierViolations(fset *token.FileSet, name string, file *ast.File) []string {
 	var out []string
 	check := func(idents ...*ast.Ident) {
@@ -193,7 +195,8 @@ func identifierViolations(fset *token.FileSet, name string, file *ast.File) []st
 	return out
 }
 
-// namedFiles returns the files whose names are checked: sources in Go, C++, Python and shell.
+// namedFiles returns the paths of the files whose names are checked, relative to the root of the
+// repository: sources in Go, C++, Python and shell.
 func namedFiles(t *testing.T) []string {
 	t.Helper()
 	var out []string
@@ -213,7 +216,7 @@ func namedFiles(t *testing.T) []string {
 	return out
 }
 
-// Identifiers and files are named by the terms of the glossary.
+// No name of an identifier or a file contains a metaphor, for which the glossary has a term.
 func TestNames(t *testing.T) {
 	var all []string
 	for _, name := range namedFiles(t) {
@@ -226,7 +229,7 @@ func TestNames(t *testing.T) {
 	require.Empty(t, all, "%d names", len(all))
 }
 
-// Each exception is needed.
+// Each exception to the rules for names is needed.
 func TestNameExceptionsAreCurrent(t *testing.T) {
 	used := map[string]bool{}
 	for _, name := range sources(t) {

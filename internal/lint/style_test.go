@@ -58,8 +58,8 @@ func TestSleepTableIsCurrent(t *testing.T) {
 	}
 }
 
-// sources returns the Go files of the repository, those of nested modules included, by their paths
-// relative to its root.
+// sources returns the paths of the Go files of the repository, relative to its root, including
+// those of nested modules.
 func sources(t *testing.T) []string {
 	t.Helper()
 	var out []string
@@ -90,7 +90,8 @@ func read(t *testing.T, path string) []byte {
 	return src
 }
 
-// styleViolations returns the violations of the style rules in a file of product code.
+// styleViolations returns a message for each violation of the style rules in the file src of
+// product code. path is for the messages and the exceptions.
 func styleViolations(t *testing.T, path string, src []byte) []string {
 	t.Helper()
 	fset, file := parse(t, path, src)
@@ -118,15 +119,16 @@ func styleViolations(t *testing.T, path string, src []byte) []string {
 
 type reporter func(pos token.Pos, format string, args ...any)
 
-// checkTimer rejects timers that cannot be stopped: a blocked call must wake when its caller
-// cancels it.
+// checkTimer reports a use of time.After or time.Tick, which cannot be stopped: a blocked call must
+// wake when its caller cancels it.
 func checkTimer(sel *ast.SelectorExpr, report reporter) {
 	if name := sel.Sel.Name; isTime(sel) && (name == "After" || name == "Tick") {
 		report(sel.Pos(), "time.%s cannot be stopped: use a timer or a context", name)
 	}
 }
 
-// checkSleep rejects time.Sleep: code must wait for an event.
+// checkSleep reports a use of time.Sleep, unless the file with that path may sleep: code must wait
+// for an event.
 func checkSleep(sel *ast.SelectorExpr, path string, report reporter) {
 	if isTime(sel) && sel.Sel.Name == "Sleep" && mayCallSleep[path] == "" {
 		report(sel.Pos(), "time.Sleep waits for no event: use a channel, or give a reason in internal/lint/style_test.go")
@@ -138,7 +140,7 @@ func isTime(sel *ast.SelectorExpr) bool {
 	return ok && pkg.Name == "time"
 }
 
-// checkFunc rejects init functions and functions of more than maxFuncLines.
+// checkFunc reports f if it is an init function or has more than maxFuncLines lines.
 func checkFunc(fset *token.FileSet, f *ast.FuncDecl, report reporter) {
 	if f.Recv == nil && f.Name.Name == "init" {
 		report(f.Pos(), "init runs implicitly: export a function for the caller to call")

@@ -17,7 +17,8 @@ var mayLeak = map[string]string{
 	"tensor/safetensors/internal/crosscheck": "a module of its own that compares two parsers of bytes in memory",
 }
 
-// All test packages check for leaks, and no test calls time.Sleep.
+// All test packages check for leaked goroutines, and no test calls time.Sleep, except for those in
+// the tables.
 func TestTests(t *testing.T) {
 	folders := map[string][]*ast.File{}
 	for _, name := range sources(t) {
@@ -45,7 +46,8 @@ func parse(t *testing.T, name string, src []byte) (*token.FileSet, *ast.File) {
 	return fset, file
 }
 
-// sleeps returns the calls of time.Sleep in a file that is not in mayCallSleep.
+// sleeps returns a message for each use of time.Sleep in a file, or none if the file, given by
+// name, may sleep.
 func sleeps(fset *token.FileSet, name string, file *ast.File) []string {
 	var out []string
 	ast.Inspect(file, func(n ast.Node) bool {
@@ -59,7 +61,8 @@ func sleeps(fset *token.FileSet, name string, file *ast.File) []string {
 	return out
 }
 
-// missingLeakCheck reports a folder of whose tests no TestMain calls leakcheck.Main.
+// missingLeakCheck returns a message if no TestMain in the test files of a folder calls
+// leakcheck.Main, unless the folder is exempt. Otherwise it returns nil.
 func missingLeakCheck(folder string, files []*ast.File) []string {
 	for _, file := range files {
 		for _, decl := range file.Decls {

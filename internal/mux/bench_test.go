@@ -21,7 +21,8 @@ import (
 // the other end.
 const peerVariable = "TENSORPIPE_MUX_PEER"
 
-// play is the other end of the stream.
+// play is the other end of the stream, in a goroutine or a process of its own. order is a kind of
+// session and an address, to which play dials. It calls serve and returns when the stream ends.
 func play(order string) {
 	kind, addr, _ := strings.Cut(order, " ")
 	c, err := net.Dial("tcp", addr)
@@ -75,7 +76,8 @@ var kinds = map[string]func(c *net.TCPConn, dialled bool) (s net.Conn, done func
 
 const block = 64
 
-// serve answers small blocks, and reads large ones without an answer.
+// serve reads from s until that fails. It sends a read of the size block back, and does not answer
+// longer ones.
 func serve(s net.Conn) {
 	p := make([]byte, 1<<20)
 	for {
@@ -89,8 +91,8 @@ func serve(s net.Conn) {
 	}
 }
 
-// against returns a stream whose other end serves, in a goroutine or in a
-// process of its own.
+// against returns a stream of that kind whose other end calls serve, in a goroutine or, if where is
+// "process", in another process. The stream is closed when the benchmark ends.
 func against(b *testing.B, kind, where string) net.Conn {
 	b.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")

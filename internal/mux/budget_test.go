@@ -43,7 +43,7 @@ func (p *recordingBudget) inUse() int {
 	return p.out
 }
 
-// requireReleased checks that everything was released.
+// requireReleased checks that all bytes acquired from p were released, none of them twice.
 func (p *recordingBudget) requireReleased(t testing.TB) {
 	t.Helper()
 	p.mu.Lock()

@@ -2,7 +2,7 @@ package mux
 
 import "github.com/tensorpipe-go/tensorpipe/transport"
 
-// Windows returns the number of receive windows of a session.
+// Windows returns the number of receive windows that a session of this package has.
 func Windows(s transport.Session) int {
 	ws := s.(*session).windows
 	ws.mu.Lock()
@@ -10,7 +10,7 @@ func Windows(s transport.Session) int {
 	return len(ws.streams)
 }
 
-// SendWindows returns the number of send windows of a session.
+// SendWindows returns the number of send windows that a session of this package has.
 func SendWindows(s transport.Session) int {
 	l := s.(*session).link.sendWindows
 	l.mu.Lock()
@@ -18,7 +18,8 @@ func SendWindows(s transport.Session) int {
 	return len(l.streams)
 }
 
-// HoldWriting blocks writes to a stream until release is called.
+// HoldWriting makes writes to a stream of this package block until release is called. It waits for
+// a write in progress.
 func HoldWriting(st transport.Stream) (release func()) {
 	turn := st.(*stream).writing
 	turn.Lock()

@@ -12,8 +12,8 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
 
-// The end of a stream is sent before that of its session, even if the session is closed before
-// CloseWrite could send it.
+// The end of a stream is sent before that of its session, even if the session is closed while
+// CloseWrite still waits to send it.
 func TestStreamEndIsSentBeforeGoAway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, peer := rawSession(t, transport.SessionConfig{MaxStreams: 1})

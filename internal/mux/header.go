@@ -26,8 +26,8 @@ const (
 	rst                    // the stream is reset
 )
 
-// streamMessage returns the header of a message about a stream, of kind data or credit, without
-// flags. bytes is the size of the data, or the credit.
+// streamMessage returns the header of a message about a stream, without flags. k is data or credit,
+// and bytes is the size of the data that follow, or the credit.
 func streamMessage(k kind, stream, bytes uint32) header {
 	h := header{1: byte(k)}
 	binary.BigEndian.PutUint32(h[4:], stream)
@@ -35,8 +35,8 @@ func streamMessage(k kind, stream, bytes uint32) header {
 	return h
 }
 
-// pingMessage returns the ping with that number: a request if flag is syn, and a reply if it is
-// ack.
+// pingMessage returns the header of the ping with that number, which is the whole message. It is a
+// request if flag is syn, and a reply if flag is ack.
 func pingMessage(flag uint16, number uint32) header {
 	h := header{1: byte(ping), 3: byte(flag)}
 	h.setLength(number)
@@ -52,10 +52,12 @@ func (h *header) length() uint32        { return binary.BigEndian.Uint32(h[8:]) 
 func (h *header) setLength(n uint32)    { binary.BigEndian.PutUint32(h[8:], n) }
 func (h *header) isPingRequest() bool   { return h.kind() == ping && h.has(syn) }
 
-// ofStream reports whether h is about a stream, and has at least one of flags.
+// ofStream reports whether h is about a stream (of kind data or credit) and has at least one of the
+// flags.
 func (h *header) ofStream(flags uint16) bool { return h.kind() <= credit && h.has(flags) }
 
-// onlyGrants reports whether h grants credit and changes nothing else.
+// onlyGrants reports whether h is a credit message without flags, which changes nothing but the
+// window.
 func (h *header) onlyGrants() bool { return h.kind() == credit && h.flags() == 0 }
 
 // body returns the number of bytes that follow the header: the length for data, and otherwise 0.

@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/tensorpipe-go/tensorpipe/transport"
@@ -46,11 +47,13 @@ type link struct {
 	sendWindows *sendWindows
 	validator   validator
 	out         *writeQueue
+	flush       flushPing
 
 	src           *bufio.Reader
 	header        header
 	headerRead    int    // bytes of the header that yamux has read
-	bodyRemaining uint32 // bytes of the body that it has not
+	goAwayRead    bool   // the peer has announced the end of the session
+	bodyRemaining uint32 // bytes of the body that yamux has not read
 
 	released       chan struct{} // closed by Close
 	release        func()
@@ -76,9 +79,11 @@ func newLink(conn transport.Stream, cfg transport.SessionConfig, w linkObserver,
 	return l
 }
 
-// Read returns the next bytes for yamux: of a header that was checked, or of its body. At the end
-// of the connection it blocks until Close, and returns ErrClosed. A call for the next message shows
-// that yamux has processed the one before. Only yamux's reading goroutine calls it.
+// Read copies the next bytes for yamux to p, of a header that was checked or of its body, and
+// returns their number. At the end of the connection, after a violation of the protocol, or if the
+// quota refuses the body, it returns 0 and ErrClosed; before that it blocks until Close, unless
+// this process has closed the connection. A call for the next message shows that yamux has
+// processed the one before. Only yamux's reading goroutine calls it.
 func (l *link) Read(p []byte) (int, error) {
 	if l.headerRead == headerSize && l.bodyRemaining == 0 {
 		if err := l.nextMessage(); err != nil {
@@ -111,10 +116,11 @@ func unexpectedEOF(err error) error {
 	return err
 }
 
-// nextMessage reads and checks headers until one is for yamux, and stores that one in l.header. It
-// handles those that yamux need not see: ping replies, since yamux sends no pings; credit, since
-// yamux sends no data; and ping requests, unless the reply would have to wait. The error is that of
-// the connection, or a [ProtocolError].
+// nextMessage blocks until a message for yamux arrives, checks its header, and stores the header in
+// l.header, for Read. It handles the messages that yamux need not see: replies to pings, since
+// yamux sends no pings; credit without flags, since yamux sends no data; and ping requests, unless
+// the reply would have to wait. The error is a [ProtocolError] or that of the connection; after a
+// GoAway of the peer, ECONNRESET instead of a header becomes io.EOF.
 //
 // The windows of yamux are unlimited. So nextMessage counts the body of a message against the
 // window of its stream before yamux allocates memory for it. If the stream is no longer read, it
@@ -123,6 +129,9 @@ func (l *link) nextMessage() error {
 	h := &l.header
 	for seen := true; seen; {
 		if _, err := io.ReadFull(l.src, h[:]); err != nil {
+			if l.goAwayRead && errors.Is(err, syscall.ECONNRESET) {
+				return io.EOF // a Unix socket reports that the peer has closed with bytes unread
+			}
 			return err
 		}
 		if err := l.validator.check(h); err != nil {
@@ -134,6 +143,7 @@ func (l *link) nextMessage() error {
 			seen, _ = l.out.tryEnqueue(&reply, nil)
 		case h.kind() == ping:
 			l.windows.pingReplied(h.length())
+			l.flush.replied(h.length())
 		case h.onlyGrants():
 			l.sendWindows.grant(h.stream(), h.length())
 		default:
@@ -145,6 +155,7 @@ func (l *link) nextMessage() error {
 		l.sendWindows.open(h.stream())
 		l.observer.addWaiting(h.stream())
 	}
+	l.goAwayRead = l.goAwayRead || h.kind() == goAway
 	if h.kind() == credit {
 		l.sendWindows.grant(h.stream(), h.length())
 		h.setLength(0) // yamux must not see the credit
@@ -171,11 +182,11 @@ func (l *link) nextMessage() error {
 	return nil
 }
 
-// endAndBlock ends the session and returns 0 and ErrClosed, for Read to return. err is the error of
-// reading the connection. The session ends with err or, if err is the timeout that a failed write
-// has caused, with the error of that write. endAndBlock blocks until Close, since yamux would
-// discard its streams' contents if it learned of the end. It does not block if this process has
-// closed the connection.
+// endAndBlock ends the session after err, an error of reading the connection or a [ProtocolError],
+// and returns 0 and ErrClosed, as the results of Read. The reason of the end is err or, if reading
+// was stopped because a write had failed, the error of that write. endAndBlock first blocks until
+// Close, since yamux would discard its streams' contents if it learned of the end. It does not
+// block if this process has closed the connection.
 func (l *link) endAndBlock(err error) (int, error) {
 	if errors.Is(err, transport.ErrClosed) {
 		l.observer.end(transport.ErrClosed)
@@ -194,9 +205,10 @@ func (l *link) endAndBlock(err error) (int, error) {
 // queue is written.
 //
 // Write removes the credit from a message, and sends nothing if the message only grants credit or
-// is a ping of yamux: see windows. It creates the windows of a new stream before the message is
-// sent, since the peer may answer before Open has returned. It removes the windows of a stream that
-// yamux resets.
+// is a ping request of yamux: see windows. It creates the windows of a new stream before the
+// message is sent, since the peer may answer before Open has returned. After the first message of a
+// stream it permits data to be sent. It removes the windows of a stream that yamux resets, and the
+// stream from those that wait for Accept.
 func (l *link) Write(message []byte) (int, error) {
 	h := *(*header)(message)
 	switch {
@@ -223,9 +235,9 @@ func (l *link) Write(message []byte) (int, error) {
 	return len(message), nil
 }
 
-// sendCredit sends the credit and the ping that the windows require, until none is left. It waits
-// for space in the queue before it asks for each, and so gets the latest state. It runs on a
-// goroutine of the session.
+// sendCredit sends the credit and the pings that l.windows has to send, until there are none. It
+// waits for space in the queue before it takes each message from l.windows, so that a message
+// contains all credit up to then. It runs on a goroutine of the session.
 func (l *link) sendCredit() {
 	for {
 		l.out.awaitSpace()
@@ -237,13 +249,12 @@ func (l *link) sendCredit() {
 	}
 }
 
-// SetWriteDeadline does nothing and returns nil: the deadline that yamux sets before its first message
-// could replace that of Session.Close.
+// SetWriteDeadline does nothing and returns nil: the deadline that yamux sets before its first
+// message could replace the deadline that Session.Close sets.
 func (l *link) SetWriteDeadline(time.Time) error { return nil }
 
-// Close closes the connection and makes the Read of yamux return. Yamux calls it only when the
-// session is closed: the link checks everything that would make yamux close its session. The error
-// is that of closing the connection.
+// Close closes the connection, ends the session if it has not ended, and makes the Read of yamux
+// return. Yamux calls it when its session is closed. The error is that of closing the connection.
 func (l *link) Close() error {
 	l.observer.end(errYamuxClosed)
 	err := l.Stream.Close()
@@ -258,9 +269,9 @@ type validator struct {
 	newest uint32 // the last stream that the peer opened
 }
 
-// check returns a [ProtocolError] if h is a message that no peer may send at this point, and
-// otherwise nil. It records the id of a new stream. The ids of the peer's streams must grow, and be
-// even if the peer is the server and odd if it is the client.
+// check returns a [ProtocolError] if the version, the kind, the length or the id of a new stream in
+// h violates the protocol, and otherwise nil. It records the id of a new stream. The ids of the
+// peer's streams must grow, and be even if the peer is the server and odd if it is the client.
 func (j *validator) check(h *header) error {
 	switch {
 	case h.version() != 0:

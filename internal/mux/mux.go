@@ -78,10 +78,11 @@ const (
 	noTimeout = 100 * 365 * 24 * time.Hour
 )
 
-// New returns a session over conn, which the session owns; after an error the caller keeps conn. A
-// Window of 0 means 4 MiB, and another one below 256 KiB means 256 KiB. The session must be closed
-// even after it has ended: until then it keeps the bytes that were not read from its streams. The
-// error matches ErrConfig if a limit of cfg is invalid.
+// New returns a session over conn, which the session owns; after an error the caller keeps conn.
+// cfg.Window bounds the receive window of a stream: 0 means 4 MiB, and any other value below 256
+// KiB means 256 KiB. The session must be closed even after it has ended: until then it keeps the
+// bytes that were not read from its streams. The error matches ErrConfig if a limit of cfg is
+// invalid.
 func New(conn transport.Stream, cfg transport.SessionConfig) (transport.Session, error) {
 	if cfg.MaxStreams < 0 || cfg.Window < 0 || cfg.MaxStreams > math.MaxInt32 || cfg.Window > math.MaxInt32 {
 		return nil, fmt.Errorf("%w: %d streams with windows of %d bytes", ErrConfig, cfg.MaxStreams, cfg.Window)

@@ -26,7 +26,7 @@ type socket struct{ *net.TCPConn }
 
 func (socket) TryWrite(...[]byte) (int, error) { return 0, nil }
 
-// tcp returns the two ends of a connection, which are closed when the test ends.
+// tcp returns the two ends of a new TCP connection, which are closed when the test ends.
 func tcp(t testing.TB) (dialled, accepted socket) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -40,7 +40,8 @@ func tcp(t testing.TB) (dialled, accepted socket) {
 	return socket{d.(*net.TCPConn)}, socket{a.(*net.TCPConn)}
 }
 
-// sessions returns the two ends of a session, which are closed when the test ends.
+// sessions returns the two ends of a new session over TCP, both with the configuration cfg, which
+// are closed when the test ends.
 func sessions(t testing.TB, cfg transport.SessionConfig) (client, server transport.Session) {
 	t.Helper()
 	d, a := tcp(t)
@@ -53,7 +54,7 @@ func sessions(t testing.TB, cfg transport.SessionConfig) (client, server transpo
 	return client, server
 }
 
-// streams returns the two ends of a new stream.
+// streams opens a stream at from and returns its two ends, the second one as accepted by to.
 func streams(t testing.TB, from, to transport.Session) (opened, accepted transport.Stream) {
 	t.Helper()
 	opened, err := from.Open()

@@ -94,7 +94,7 @@ func TestQuotaStopsReading(t *testing.T) {
 	})
 }
 
-// Bytes of streams that have ended are not charged.
+// The charge for unread bytes of a stream is released when the stream ends.
 func TestQuotaOfEndedStreams(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := &testQuota{size: 1 << 20}
@@ -136,7 +136,8 @@ func TestQuotaOfUnwrittenBytes(t *testing.T) {
 	})
 }
 
-// Bytes that can no longer be written are not charged, although the session is still open.
+// The charge for bytes that can no longer be written is released when a write fails, although the
+// session is still open.
 func TestQuotaOfFailedWrite(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := &testQuota{size: 1 << 20}

@@ -30,7 +30,8 @@ const (
 	flagRst = 8
 )
 
-// message returns a message with any fields, valid or not.
+// message returns the bytes of a message with these fields, valid or not. length is independent of
+// the length of body.
 func message(kind byte, flags uint16, stream, length uint32, body string) []byte {
 	p := []byte{0, kind}
 	p = binary.BigEndian.AppendUint16(p, flags)
@@ -43,7 +44,8 @@ func dataFrame(flags uint16, stream uint32, body string) []byte {
 	return message(kindData, flags, stream, uint32(len(body)), body)
 }
 
-// rawSession returns a session of the accepting end, and the connection of its peer.
+// rawSession returns the server's end of a session, and the connection of its peer as a stream of
+// bytes. Both are closed when the test ends.
 func rawSession(t testing.TB, cfg transport.SessionConfig, opts ...mem.Option) (transport.Session, transport.Stream) {
 	t.Helper()
 	tr := mem.New(nil, opts...)
@@ -62,7 +64,7 @@ func rawSession(t testing.TB, cfg transport.SessionConfig, opts ...mem.Option) (
 	return s, peer
 }
 
-// pass waits in the virtual time of a bubble.
+// pass blocks for the duration d, in the virtual time of a testing/synctest bubble.
 func pass(d time.Duration) { <-time.NewTimer(d).C }
 
 func waitEnd(t testing.TB, s transport.Session) error {
@@ -75,8 +77,8 @@ func waitEnd(t testing.TB, s transport.Session) error {
 	return s.Err()
 }
 
-// A faulty peer or connection ends the session with the right error, and what arrived before can
-// still be read.
+// A faulty peer or connection ends the session with the right error, and bytes that arrived before
+// can still be read.
 func TestEnds(t *testing.T) {
 	for _, tc := range []struct {
 		name string
@@ -201,7 +203,8 @@ func TestStalledPeer(t *testing.T) {
 	})
 }
 
-// On a connection that accepts writes the last message is GoAway, and Close waits for nothing else.
+// On a connection that accepts writes, Close sends GoAway as the last message, and waits for
+// nothing else.
 func TestCloseSendsGoAway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, peer := rawSession(t, transport.SessionConfig{})
@@ -214,7 +217,7 @@ func TestCloseSendsGoAway(t *testing.T) {
 	})
 }
 
-// Close does not wait long for a stalled connection.
+// Close of a session whose connection accepts no bytes returns after a short time.
 func TestCloseWithStalledConnection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, peer := rawSession(t, transport.SessionConfig{MaxStreams: 1}, mem.WithBuffer(100))
@@ -262,7 +265,7 @@ type readOnlyConn struct {
 
 func (h readOnlyConn) Write([]byte) (int, error) { return 0, h.err }
 
-// After a failed write the connection is read on for a while.
+// After a failed write the session still reads the connection for a while, and then ends.
 func TestWriteFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, peer := rawSession(t, transport.SessionConfig{})
@@ -279,7 +282,7 @@ func TestWriteFails(t *testing.T) {
 	})
 }
 
-// Credit is not lost if a deadline passes while it waits for space in the queue.
+// Credit for bytes that are read after the read deadline has passed is sent all the same.
 func TestCreditIsNotLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const window = 256 << 10
@@ -304,7 +307,8 @@ func TestCreditIsNotLost(t *testing.T) {
 	})
 }
 
-// No input does more than end the session, and no byte is returned that was not sent.
+// FuzzPeer sends arbitrary input to a session. The input does no more than end the session, and
+// reads return only bytes that were sent.
 func FuzzPeer(f *testing.F) {
 	f.Add(dataFrame(flagSyn, 1, "hello"), false)
 	f.Add(append(message(kindCredit, flagSyn, 2, 1<<20, ""), dataFrame(flagFin, 2, "x")...), true)

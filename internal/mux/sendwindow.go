@@ -23,8 +23,8 @@ type sendWindow struct {
 
 func newSendWindows() *sendWindows { return &sendWindows{streams: make(map[uint32]*sendWindow)} }
 
-// open returns the window of a stream. It creates it, with the 256 KiB of the protocol, if it does
-// not exist.
+// open returns the send window of a stream. If there is none, it creates one with the 256 KiB that
+// the protocol prescribes. s.mu guards the result.
 func (s *sendWindows) open(stream uint32) *sendWindow {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -36,8 +36,8 @@ func (s *sendWindows) open(stream uint32) *sendWindow {
 	return a
 }
 
-// update calls change, with the lock held, with the window of a stream, and wakes the stream's
-// writer. It does nothing for a stream without window.
+// update calls change with the window of a stream while it holds s.mu, and then wakes the stream's
+// writer. It does nothing if there is no such window.
 func (s *sendWindows) update(stream uint32, change func(*sendWindow)) {
 	s.mu.Lock()
 	a := s.streams[stream]
@@ -54,8 +54,8 @@ func (s *sendWindows) update(stream uint32, change func(*sendWindow)) {
 	}
 }
 
-// grant adds to the window of a stream n bytes that the peer has granted. A window has at most
-// 2^32-1 bytes. It does nothing for a stream without window.
+// grant adds n bytes, which the peer has granted, to the window of a stream, up to 2^32-1 bytes,
+// and wakes the stream's writer. It does nothing if there is no such window.
 func (s *sendWindows) grant(stream, n uint32) {
 	s.update(stream, func(a *sendWindow) { a.bytes = min(a.bytes+uint64(n), math.MaxUint32) })
 }
@@ -66,9 +66,9 @@ func (s *sendWindows) remove(stream uint32) {
 	delete(s.streams, stream)
 }
 
-// claim takes up to n bytes from the window without blocking and returns how many, possibly 0. The
-// caller sends that many bytes, or gives them back with refund. The error is errReset if the peer
-// has reset the stream.
+// claim takes up to n bytes of credit from the window without blocking and returns how many,
+// possibly 0. It takes none before the stream is announced to the peer. The caller sends that many
+// bytes, or returns the credit with refund. The error is errReset if the peer has reset the stream.
 func (a *sendWindow) claim(n int) (int, error) {
 	a.all.mu.Lock()
 	defer a.all.mu.Unlock()
@@ -83,7 +83,8 @@ func (a *sendWindow) claim(n int) (int, error) {
 	return n, nil
 }
 
-// refund gives back to the window n bytes that claim has taken and that were not sent.
+// refund returns n bytes of credit to the window, which claim has taken and the caller has not
+// used.
 func (a *sendWindow) refund(n int) {
 	a.all.mu.Lock()
 	defer a.all.mu.Unlock()

@@ -29,6 +29,7 @@ type session struct {
 	closeDone chan struct{} // closed when Close has finished
 
 	opening  chanmutex.Mutex // serializes Open
+	flushing sync.Mutex      // serializes Flush
 	accepted chan *stream
 	serve    func()        // starts serveAccept
 	drained  chan struct{} // closed when Accept will return no more streams
@@ -42,9 +43,10 @@ type session struct {
 	waiting map[uint32]struct{} // streams of the peer that were neither accepted nor reset
 }
 
-// Open implements transport.Session. It blocks only while the connection is stalled and the queue
-// is full, or while the peer has many streams to accept, and at most until the session ends. The
-// error is the reason of the session's end, or io.EOF if the peer has announced the end.
+// Open implements transport.Session: it opens a stream to the peer and returns it. It blocks only
+// while the connection is stalled and the queue is full, or while the peer has many streams to
+// accept, and at most until the session ends. The error is that of cause: the reason of the
+// session's end, io.EOF if the peer has announced the end, or an error of yamux.
 func (s *session) Open() (transport.Stream, error) {
 	s.opening.Lock()
 	defer s.opening.Unlock()
@@ -90,9 +92,10 @@ func (s *session) Close() error {
 }
 
 // goAway ends the session with ErrClosed and waits until all written bytes are sent, for at most
-// drainTimeout. Yamux discards its queue when it is closed, so its GoAway is sent first, after
-// everything in the queue. That may have to wait for space in the queue, and so a goroutine does
-// it. No goroutine of the session starts after it.
+// drainTimeout. Yamux discards its queue when it is closed, so goAway first has yamux send a
+// GoAway, the message that announces the end, after everything in the queue. A goroutine does this,
+// since it may have to wait for space in the queue. No goroutine of the session starts after
+// goAway.
 //
 // The ends of finished streams are sent before: the calls that requested them may have stopped
 // waiting, and the peer treats a stream that has not ended before its session as cut off.
@@ -117,9 +120,10 @@ func (s *session) goAway() {
 	}
 }
 
-// end ends the session with the reason err, if it has not ended: it closes done and wakes all
-// calls. Unless this process has closed the session, yamux keeps the contents of the streams, which
-// can still be read. After end(ErrClosed) no goroutine of the session starts any more.
+// end ends the session with the reason err, if it has not ended: it closes done, wakes all calls,
+// and stops granting credit. Unless err is ErrClosed, bytes that have arrived on the streams can
+// still be read. After end(ErrClosed), even if the session had ended before, no goroutine of the
+// session starts any more, and Accept fails. It acquires mu.
 func (s *session) end(err error) {
 	s.windows.stopAll()
 	s.mu.Lock()
@@ -136,8 +140,8 @@ func (s *session) end(err error) {
 	s.closeDrained()
 }
 
-// cause returns the error that a caller gets for err, the error of a call of yamux: the reason of
-// the session's end if it has ended, or io.EOF if the peer has sent a GoAway, and otherwise err.
+// cause returns the error that a caller of the session gets for err, an error of yamux: the reason
+// of the session's end if it has ended, io.EOF if the peer has sent a GoAway, and otherwise err.
 func (s *session) cause(err error) error {
 	if ended := s.Err(); ended != nil {
 		return ended
@@ -148,8 +152,9 @@ func (s *session) cause(err error) error {
 	return err
 }
 
-// addStream returns a stream around inner and adds it to the session. If the session has ended,
-// calls on the stream do not block.
+// addStream returns a stream around inner, the stream of yamux, and adds it to the session, which
+// keeps it until its Close. It creates the stream's windows if there are none. If the session has
+// ended, calls on the stream do not block. It acquires mu.
 func (s *session) addStream(inner *yamux.Stream) *stream {
 	st := &stream{
 		Stream:     inner,
@@ -168,8 +173,8 @@ func (s *session) addStream(inner *yamux.Stream) *stream {
 	return st
 }
 
-// background runs f in a goroutine that Close waits for. If this process has closed the session, or
-// its connection, it does not run f.
+// background runs f on a goroutine that Close waits for. It does nothing if this process has closed
+// the session, or if the connection was closed by this process. It acquires mu.
 func (s *session) background(f func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -178,8 +183,9 @@ func (s *session) background(f func()) {
 	}
 }
 
-// runBriefly runs f in a goroutine and waits for it for at most closeTimeout, or until the session
-// ends; f then goes on. If this process has closed the session f is not run.
+// runBriefly runs f on a goroutine and waits until f has returned, the session has ended, or
+// closeTimeout has passed; f may go on after that. If this process has closed the session f is not
+// run.
 func (s *session) runBriefly(f func()) {
 	done := make(chan struct{})
 	s.background(func() {
@@ -195,9 +201,10 @@ func (s *session) runBriefly(f func()) {
 	}
 }
 
-// Accept implements transport.Session. After the session has ended it first returns the streams
-// that arrived before, unless this process has closed the session. The error is that of ctx, or the
-// reason of the session's end.
+// Accept implements transport.Session: it blocks until the peer has opened a stream, and returns
+// the stream. After the session has ended it first returns the streams that arrived before, unless
+// this process has closed the session. The error is that of ctx, or the reason of the session's
+// end.
 func (s *session) Accept(ctx context.Context) (transport.Stream, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -214,8 +221,8 @@ func (s *session) Accept(ctx context.Context) (transport.Stream, error) {
 }
 
 // serveAccept is the goroutine that passes streams of yamux to Accept, because yamux's AcceptStream
-// has no context. It holds at most one, so that yamux goes on counting those that wait. It returns
-// when the session is closed or no stream remains.
+// has no context. It takes one stream at a time, so that yamux goes on counting those that wait. It
+// returns when yamux is closed or Accept will return no more streams.
 func (s *session) serveAccept() {
 	for {
 		inner, err := s.inner.AcceptStream()
@@ -232,8 +239,8 @@ func (s *session) serveAccept() {
 	}
 }
 
-// addWaiting implements linkObserver: it counts a stream of the peer as waiting for Accept until
-// removeWaiting, when Accept returns it or it is reset.
+// addWaiting implements linkObserver: it records that a stream of the peer waits for Accept.
+// removeWaiting ends that, when Accept returns the stream or the stream is reset.
 func (s *session) addWaiting(stream uint32) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -247,9 +254,9 @@ func (s *session) removeWaiting(stream uint32) {
 	s.closeDrained()
 }
 
-// closeDrained closes drained, so that Accept fails, if the session was closed here, or if it has
-// ended and no stream remains for Accept. It does nothing if that was done before. The caller holds
-// mu.
+// closeDrained closes the channel drained, which makes Accept fail, if this process has closed the
+// session, or if the session has ended and every stream that arrived was accepted or reset. It does
+// nothing if the channel is closed already. The caller holds mu.
 func (s *session) closeDrained() {
 	select {
 	case <-s.drained:

@@ -77,8 +77,11 @@ func (s *stream) Write(p []byte) (n int, err error) {
 	return n, s.cause(err)
 }
 
-// TryWrite implements transport.Stream. It returns 0 and nil while another goroutine is
-// writing.
+// TryWrite implements transport.Stream: it writes the pieces in order as far as the window and the
+// queue permit, without blocking, and returns the number of bytes written, possibly 0, also with an
+// error. It does not keep the pieces. While another goroutine is writing it returns 0 and nil. The
+// error is ErrClosed after CloseWrite or Close, and otherwise that of cause. A write deadline that
+// has passed is ignored.
 func (s *stream) TryWrite(pieces ...[]byte) (n int, err error) {
 	if !s.writing.TryLock() {
 		return 0, nil
@@ -115,10 +118,11 @@ func (s *stream) tryPiece(p []byte) (n int, err error) {
 	return n, nil
 }
 
-// writeMessage sends as much of p as one message carries and returns how much that is. It blocks
-// until the peer has granted credit and the queue has space. It returns os.ErrDeadlineExceeded if
-// the write deadline has passed or expired is closed, and errReset if the peer has reset the
-// stream; it then sends nothing. The caller holds writing.
+// writeMessage queues as much of p, which must not be empty, as one message carries and returns how
+// much that is. It does not keep p. It blocks until the peer has granted credit and the queue has
+// space. It returns os.ErrDeadlineExceeded if the write deadline has passed or expired is closed,
+// and errReset if the peer has reset the stream; then it has queued nothing. The caller holds
+// s.writing.
 func (s *stream) writeMessage(p []byte, expired <-chan struct{}) (int, error) {
 	var n int
 	for {
@@ -146,9 +150,10 @@ func (s *stream) writeMessage(p []byte, expired <-chan struct{}) (int, error) {
 	return n, nil
 }
 
-// cause returns the error that a call reports for err, an error of yamux or of a write. That is
-// ErrClosed after Close, a *ResetError if the peer has reset the stream, an *EndError if the
-// session has ended, and otherwise os.ErrDeadlineExceeded. nil and io.EOF are returned unchanged.
+// cause returns the error that a call on s reports for err, an error of yamux or of a write. nil
+// and io.EOF are returned unchanged. Otherwise the result is ErrClosed after Close, a *ResetError
+// if the peer has reset the stream, an *EndError if the session has ended, and else
+// os.ErrDeadlineExceeded.
 func (s *stream) cause(err error) error {
 	switch {
 	case err == nil || err == io.EOF:
@@ -164,9 +169,10 @@ func (s *stream) cause(err error) error {
 	return os.ErrDeadlineExceeded
 }
 
-// CloseWrite implements transport.Stream. It makes a blocked write fail, and sends the end of the
-// stream. If the queue has no space within closeTimeout, CloseWrite returns, and a goroutine sends
-// the end later. The result is nil.
+// CloseWrite implements transport.Stream. It makes blocked and later writes fail with ErrClosed,
+// and sends the end of the stream, after which the peer reads io.EOF. If the end cannot be sent
+// within closeTimeout, CloseWrite returns, and a goroutine sends it later, if at all. The result is
+// nil.
 func (s *stream) CloseWrite() error {
 	if s.finish(false) {
 		s.session.runBriefly(s.sendEnd)
@@ -174,9 +180,10 @@ func (s *stream) CloseWrite() error {
 	return nil
 }
 
-// Close implements net.Conn and returns nil. It makes blocked calls fail. The peer reads the
-// written bytes and then the end of the stream. Writes of the peer fail from now on, because they
-// would not be read.
+// Close implements net.Conn and returns nil. It makes blocked and later reads and writes fail with
+// ErrClosed, and discards bytes that were not read. The peer reads the written bytes and then the
+// end of the stream, and its writes fail. If the end cannot be sent within closeTimeout, Close
+// returns, and a goroutine does the rest later, if at all.
 func (s *stream) Close() error {
 	if s.finish(true) {
 		s.session.runBriefly(func() {
@@ -192,8 +199,9 @@ func (s *stream) Close() error {
 	return nil
 }
 
-// finish makes writes fail, and reads too if all is set, blocked ones included. It reports false,
-// and does nothing, if the same was done before.
+// finish makes blocked and later writes fail, and also reads if all is true. It returns true if the
+// caller must now send the end of the stream. It returns false, and does nothing, if an earlier
+// call has done as much.
 func (s *stream) finish(all bool) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -216,7 +224,8 @@ func (s *stream) sendEnd() {
 }
 
 // wake makes blocked calls return, and later ones not block, because the session has ended. It sets
-// both deadlines to the past, after which they cannot be changed.
+// both deadlines to the past, after which they cannot be changed. Bytes that have arrived can still
+// be read.
 func (s *stream) wake() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -14,7 +14,8 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
 
-// mustTryWrite writes p by TryWrite and returns how many bytes that wrote.
+// mustTryWrite calls TryWrite with the pieces p, checks that there is no error, and returns how
+// many bytes were written.
 func mustTryWrite(t *testing.T, s transport.Stream, p ...[]byte) int {
 	t.Helper()
 	n, err := s.TryWrite(p...)
@@ -22,7 +23,7 @@ func mustTryWrite(t *testing.T, s transport.Stream, p ...[]byte) int {
 	return n
 }
 
-// TryWrite is bounded by the window and by the space in the queue. Bytes of a later Write follow
+// TryWrite writes no more bytes than the window and the queue permit. Bytes of a later Write follow
 // its bytes.
 func TestTryWrite(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -73,8 +74,8 @@ func TestTryWriteFails(t *testing.T) {
 	})
 }
 
-// A writer without credit observes deadlines that were set before or during the write, and later
-// writes succeed without one.
+// A Write without credit observes deadlines that were set before or during the call. Later writes
+// succeed without a deadline.
 func TestWriteDeadlines(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, s, _ := sessionsOver(t, transport.SessionConfig{}, transport.SessionConfig{MaxStreams: 1})

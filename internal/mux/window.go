@@ -28,7 +28,7 @@ type window struct {
 	read         uint32    // since the last grant
 	grantedAt    time.Time // time of the last grant
 	unsentCredit uint32    // granted, and not yet sent to the peer
-	stopped      bool      // no window grants any more
+	stopped      bool      // grants no more credit
 
 	segments fifo.Queue[uint32] // sizes of the bodies that yamux holds, in a session with a quota
 	begun    uint32             // bytes read of the first of them
@@ -50,8 +50,8 @@ type windows struct {
 	stopped       bool // no window grants any more
 }
 
-// roundTrip measures the time from a ping request to its reply, when a window could grow and the last
-// measurement is missing or too old.
+// roundTrip measures the time from a ping request to its reply, when a window could grow and the
+// last measurement is missing or too old.
 type roundTrip struct {
 	measured bool
 	length   time.Duration // the last measurement, of any age
@@ -67,8 +67,8 @@ func newWindows(maxWindow uint32, cfg transport.SessionConfig, onCredit func()) 
 	return &windows{maxWindow: maxWindow, budget: cfg.Budget, quota: cfg.Quota, onCredit: onCredit, streams: make(map[uint32]*window)}
 }
 
-// open returns the window of a stream. It creates it, with the 256 KiB of the protocol, if it does
-// not exist.
+// open returns the receive window of a stream. If there is none, it creates one with the 256 KiB
+// that the protocol prescribes. It acquires mu, which also guards the result.
 func (ws *windows) open(stream uint32) *window {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
@@ -80,9 +80,10 @@ func (ws *windows) open(stream uint32) *window {
 	return w
 }
 
-// arrive counts n bytes that the peer has sent on a stream. wanted is false if the stream is no
-// longer read; the caller then discards the bytes. The error is a [ProtocolError] if n exceeds the
-// bytes that the peer may still send.
+// arrive counts n bytes that the peer has sent on a stream against the stream's window. wanted is
+// false if the stream has no window, because it is no longer read, so that the caller must discard
+// the bytes, and otherwise true. The error is a [ProtocolError] if n exceeds the bytes that the
+// peer may still send.
 func (ws *windows) arrive(stream, n uint32) (wanted bool, err error) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
@@ -97,8 +98,9 @@ func (ws *windows) arrive(stream, n uint32) (wanted bool, err error) {
 	return true, nil
 }
 
-// stopGranting ends granting on a stream whose peer has finished writing. The bytes that the window
-// has acquired from the budget stay charged until remove, since bytes may be unread.
+// stopGranting makes the window of a stream whose peer has finished writing grant no more credit.
+// The bytes that the window has acquired from the budget stay charged until remove or close, since
+// bytes may be unread. It does nothing if there is no such window.
 func (ws *windows) stopGranting(stream uint32) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
@@ -107,16 +109,19 @@ func (ws *windows) stopGranting(stream uint32) {
 	}
 }
 
-// stopAll ends granting for all streams, because the session has ended.
+// stopAll makes all windows grant no more credit, because the session has ended. They keep their
+// charges until remove or close.
 func (ws *windows) stopAll() {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
 	ws.stopped = true
 }
 
-// consume records that n bytes of w were read. Once the bytes read since the last grant are half of
-// the window, it grants them to the peer again, and more if the window grows. It then calls
-// onCredit if no goroutine is sending credit. After stopGranting or stopAll it grants nothing.
+// consume records that n bytes of w were read, and releases the charge to the quota of the bodies
+// that end within them. Once the bytes read since the last grant are half of the window, it grants
+// the peer that many bytes again, and more if the window grows. It then calls ws.onCredit, which
+// has the credit sent, unless a goroutine is sending credit already. After stopGranting or stopAll
+// it grants nothing. The caller does not hold mu.
 func (ws *windows) consume(w *window, n uint32) {
 	ws.mu.Lock()
 	ws.discharge(w, n)
@@ -141,10 +146,10 @@ func (ws *windows) consume(w *window, n uint32) {
 	}
 }
 
-// grow doubles the window, up to maxWindow, if its reader has been waiting for the peer and the
-// budget permits that. It returns by how many bytes the window has grown, possibly 0. If the last
-// measurement of the round trip is missing or too old, it requests another one. now is the current
-// time. The caller holds mu.
+// grow doubles the size of w, up to ws.maxWindow, if the reader of w has been waiting for the peer
+// and the budget permits that. It returns by how many bytes the window has grown, possibly 0. now
+// is the current time. If the last measurement of the round trip is missing or too old, and none is
+// in progress, grow requests another one. The caller holds mu.
 func (ws *windows) grow(w *window, now time.Time) uint32 {
 	more := min(w.size, ws.maxWindow-w.size)
 	if more == 0 {
@@ -164,9 +169,9 @@ func (ws *windows) grow(w *window, now time.Time) uint32 {
 	return more
 }
 
-// nextMessage returns the next message to send to the peer, a ping request or credit, and true. It
-// returns false if there is none; the caller then stops sending, and the next grant starts another
-// goroutine.
+// nextMessage returns the next message to send to the peer, a ping request or credit, and true. The
+// credit then counts as sent. It returns false if there is none; the caller then stops sending, and
+// the next call of consume that grants credit calls onCredit again.
 func (ws *windows) nextMessage() (message header, ok bool) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
@@ -188,8 +193,8 @@ func (ws *windows) nextMessage() (message header, ok bool) {
 	return header{}, false
 }
 
-// pingReplied ends the measurement of a round trip, if number is that of the ping request which was
-// sent last. Other replies are ignored: the peer may send any.
+// pingReplied records a round trip, from the ping request that was sent last to its reply, if
+// number is that of the request. It ignores other replies: the peer may send any.
 func (ws *windows) pingReplied(number uint32) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
@@ -200,8 +205,8 @@ func (ws *windows) pingReplied(number uint32) {
 	}
 }
 
-// remove ends the window of a stream that is no longer read, and releases its bytes of the budget
-// and the quota. It does nothing if there is no such window.
+// remove discards the window of a stream that is no longer read, and releases the bytes that the
+// window has acquired from the budget and the quota. It does nothing if there is no such window.
 func (ws *windows) remove(stream uint32) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
@@ -211,8 +216,8 @@ func (ws *windows) remove(stream uint32) {
 	}
 }
 
-// close ends all windows and releases their bytes of the budget and the quota. No bytes may arrive
-// after that.
+// close discards all windows and releases the bytes that the windows have acquired from the budget
+// and the quota. No bytes may arrive after that.
 func (ws *windows) close() {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
@@ -239,9 +244,10 @@ const segmentOverhead = 64
 func segmentSize(n uint32) int { return 1<<bits.Len32(n-1) + segmentOverhead }
 
 // charge charges the quota with the memory for a body of n bytes before yamux allocates it, and
-// blocks until the quota has that memory. It returns false if the session must be closed, because
-// its peer holds too much. discharge releases the charge. If the stream is no longer read, charge
-// releases it at once.
+// blocks until the quota has that memory. It returns false if the quota refuses because the peer
+// holds too much; the owner of the quota then closes the session. discharge releases the charge
+// when the body was read. If the stream is no longer read, charge releases it at once. Without a
+// quota charge returns true.
 func (ws *windows) charge(stream, n uint32) bool {
 	if ws.quota == nil || n == 0 {
 		return true
@@ -259,9 +265,8 @@ func (ws *windows) charge(stream, n uint32) bool {
 	return true
 }
 
-// discharge counts the next n bytes of w, which were read or will never be read, and releases the
-// charge of the bodies that end within them: yamux keeps a body until its last byte is read. The
-// caller holds mu.
+// discharge counts n more bytes of w as read or discarded, and releases the charge of the bodies
+// that end within them: yamux keeps a body until its last byte is read. The caller holds mu.
 func (ws *windows) discharge(w *window, n uint32) {
 	for w.segments.Len() > 0 {
 		size := w.segments.Front()

@@ -28,7 +28,8 @@ type writer struct {
 	open int              // bytes that it may send
 }
 
-// newWriter opens stream 1 of a session. The caller runs in a bubble.
+// newWriter returns a session with the configuration cfg, and a writer that has opened stream 1 to
+// the session from a raw peer. The caller runs in a bubble of testing/synctest.
 func newWriter(t *testing.T, cfg transport.SessionConfig) (transport.Session, *writer) {
 	s, peer := rawSession(t, cfg, mem.WithBuffer(16<<20))
 	w := &writer{t: t, conn: peer, open: first}
@@ -45,7 +46,8 @@ func (w *writer) write(p []byte) {
 	require.NoError(w.t, err)
 }
 
-// readHeader reads the next header.
+// readHeader reads the next message of the session, which must be a header only, and returns its 12
+// bytes.
 func (w *writer) readHeader() []byte {
 	p := make([]byte, 12)
 	_, err := io.ReadFull(w.conn, p)
@@ -53,7 +55,8 @@ func (w *writer) readHeader() []byte {
 	return p
 }
 
-// expectNothing checks that no more messages arrive.
+// expectNothing checks that the session has sent no more messages. It passes a nanosecond of
+// virtual time.
 func (w *writer) expectNothing() {
 	w.t.Helper()
 	require.NoError(w.t, w.conn.SetReadDeadline(time.Now().Add(time.Nanosecond)))
@@ -63,7 +66,8 @@ func (w *writer) expectNothing() {
 	require.NoError(w.t, w.conn.SetReadDeadline(time.Time{}))
 }
 
-// send writes bytes of the stream.
+// send writes n bytes on the stream, in messages that are not too long, and takes them from w.open,
+// the rest of the window.
 func (w *writer) send(n int) {
 	for sent := 0; sent < n; sent += first {
 		w.write(dataFrame(0, 1, string(make([]byte, min(first, n-sent)))))
@@ -71,13 +75,14 @@ func (w *writer) send(n int) {
 	w.open -= n
 }
 
-// drain reads n bytes at the other end.
+// drain reads n bytes of the stream at the session and discards them.
 func (w *writer) drain(n int) {
 	_, err := io.CopyN(io.Discard, w.read, int64(n))
 	require.NoError(w.t, err)
 }
 
-// readCredit reads a message with credit and returns the credit.
+// readCredit reads a message of the session, which must be credit for the stream, adds the credit
+// to w.open, and returns it.
 func (w *writer) readCredit() int {
 	w.t.Helper()
 	h := w.readHeader()
@@ -87,7 +92,7 @@ func (w *writer) readCredit() int {
 	return n
 }
 
-// pinged reads a ping request and returns its number.
+// pinged reads a message of the session, which must be a ping request, and returns its number.
 func (w *writer) pinged() uint32 {
 	w.t.Helper()
 	h := w.readHeader()
@@ -96,14 +101,16 @@ func (w *writer) pinged() uint32 {
 	return number
 }
 
-// answer sends the ping reply after a round trip.
+// answer sends the reply to the ping request with that number, one round trip of virtual time
+// later, and waits until the session has handled it.
 func (w *writer) answer(number uint32) {
 	pass(trip)
 	w.write(message(kindPing, flagAck, 0, number, ""))
 	synctest.Wait()
 }
 
-// moveHalfWindow writes and reads half of an empty window, so that the reader grants it.
+// moveHalfWindow writes half of the bytes that the window permits, reads them at the session, and
+// reads the credit that the session then grants.
 func (w *writer) moveHalfWindow() {
 	w.t.Helper()
 	n := w.open / 2
@@ -112,8 +119,8 @@ func (w *writer) moveHalfWindow() {
 	w.readCredit()
 }
 
-// moveUntilPing is moveHalfWindow with which the reader sends a ping request. It returns its
-// number.
+// moveUntilPing writes half of the bytes that the window permits and reads them at the session,
+// which then sends a ping request and credit. It reads both and returns the number of the request.
 func (w *writer) moveUntilPing() (number uint32) {
 	w.t.Helper()
 	n := w.open / 2
@@ -124,7 +131,8 @@ func (w *writer) moveUntilPing() (number uint32) {
 	return number
 }
 
-// newMeasuredWriter returns a writer whose round trip was measured.
+// newMeasuredWriter is newWriter for a session that has measured the round trip, so that windows
+// can grow.
 func newMeasuredWriter(t *testing.T, cfg transport.SessionConfig) (transport.Session, *writer) {
 	s, w := newWriter(t, cfg)
 	w.answer(w.moveUntilPing())
@@ -132,8 +140,8 @@ func newMeasuredWriter(t *testing.T, cfg transport.SessionConfig) (transport.Ses
 	return s, w
 }
 
-// A window doubles while half of it is read within four round trips, up to the largest. No ping is
-// sent if no window can grow.
+// A window doubles whenever half of it is read within four round trips, up to the largest size. No
+// ping is sent once no window can grow.
 func TestWindowGrows(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := &recordingBudget{size: 1 << 30}
@@ -155,7 +163,8 @@ func TestWindowGrows(t *testing.T) {
 	})
 }
 
-// The window of a slower reader does not grow, since the reader does not wait for its writer.
+// The window of a stream does not grow if its reader is slower than four round trips, since the
+// reader then does not wait for its writer.
 func TestWindowOfSlowReader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := &recordingBudget{size: 1 << 30}
@@ -172,7 +181,8 @@ func TestWindowOfSlowReader(t *testing.T) {
 	})
 }
 
-// At most one ping is in progress, and only if its reply is of use.
+// At most one ping is in progress. None is sent while a recent measurement exists or no window
+// could grow.
 func TestRoundTripIsMeasuredWhenNeeded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := &recordingBudget{} // refuses everything, so that windows always want to grow
@@ -210,7 +220,7 @@ func TestNoBudgetAfterEndOfSession(t *testing.T) {
 	})
 }
 
-// A window for which the budget has nothing keeps its size, and its stream works.
+// If the budget has no bytes for a window, the window keeps its size, and its stream works.
 func TestWindowWithoutBudget(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := &recordingBudget{size: first - 1}
@@ -272,8 +282,8 @@ func TestWindowOverrun(t *testing.T) {
 	}
 }
 
-// Bytes for a stream that was closed here are discarded, in any number: the peer may not have
-// received the reset yet.
+// Bytes for a stream that was closed here are discarded without an error, however many they are:
+// the peer may not have received the reset yet.
 func TestBytesForClosedStream(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, w := newWriter(t, transport.SessionConfig{MaxStreams: 2})

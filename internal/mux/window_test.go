@@ -18,7 +18,9 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/transport/mem"
 )
 
-// sessionsOver returns the two ends of a session over a simulated link with rules.
+// sessionsOver returns the two ends of a session over a simulated link to which the rules apply,
+// and the link. client and server are their configurations. The sessions are closed when the test
+// ends.
 func sessionsOver(t *testing.T, client, server transport.SessionConfig, rules ...simnet.Rule) (c, s transport.Session, link *simnet.Link) {
 	t.Helper()
 	network := simnet.New(mem.New(nil, mem.WithBuffer(64<<20)), rules...)
@@ -38,7 +40,8 @@ func sessionsOver(t *testing.T, client, server transport.SessionConfig, rules ..
 	return c, s, network.Links()[0]
 }
 
-// startWriter writes n bytes to a stream, and its end.
+// startWriter starts a goroutine that writes n bytes to a stream and then calls CloseWrite. The
+// channel receives the error.
 func startWriter(to transport.Stream, n int) <-chan error {
 	done := make(chan error, 1)
 	go func() {
@@ -54,7 +57,8 @@ func startWriter(to transport.Stream, n int) <-chan error {
 	return done
 }
 
-// consume reads n bytes from a stream, and its end.
+// consume starts a goroutine that reads a stream to its end. The channel receives the error, which
+// is not nil if other than n bytes came.
 func consume(from transport.Stream, n int64) <-chan error {
 	done := make(chan error, 1)
 	go func() {
@@ -67,8 +71,8 @@ func consume(from transport.Stream, n int64) <-chan error {
 	return done
 }
 
-// Over a link with a long delay a stream has the throughput of its largest window after a few round
-// trips.
+// Over a link with a long delay, after a few round trips, a stream reaches the throughput that its
+// largest window permits.
 func TestThroughputOverLongLink(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const delay, size, window = 30 * time.Millisecond, 64 << 20, 4 << 20
@@ -90,7 +94,8 @@ func TestThroughputOverLongLink(t *testing.T) {
 	})
 }
 
-// The writer of a slow reader waits, and the window keeps its first size.
+// Over a link with a long delay, the writer of a slow reader waits, and the window keeps its first
+// size.
 func TestSlowReaderOverLongLink(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const delay = 30 * time.Millisecond
@@ -149,7 +154,7 @@ var ends = map[string]func(t *testing.T, s grownStream){
 	},
 }
 
-// All that was acquired from the budget is released exactly once.
+// All bytes that windows have acquired from the budget are released exactly once.
 func TestBudgetIsReleased(t *testing.T) {
 	for name, end := range ends {
 		t.Run(name, func(t *testing.T) {
@@ -177,7 +182,8 @@ func TestBudgetIsReleased(t *testing.T) {
 	}
 }
 
-// Streams share a budget as they come, and those that get nothing complete too.
+// Windows of several streams acquire from a shared budget until it is used up. Streams whose
+// windows get nothing complete too.
 func TestStreamsCompete(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const many, size = 30, 3 << 20
@@ -203,8 +209,8 @@ func TestStreamsCompete(t *testing.T) {
 	})
 }
 
-// The writer completes however the stream is read. Otherwise time in the bubble would stop, and the
-// test fail.
+// A writer completes however its stream is read. If it did not, virtual time would stop, and the
+// test would fail.
 func TestWriterCompletes(t *testing.T) {
 	for seed := range uint64(40) {
 		synctest.Test(t, func(t *testing.T) {
@@ -225,8 +231,8 @@ func TestWriterCompletes(t *testing.T) {
 	}
 }
 
-// readAtRandom reads a stream to its end: few or many bytes at a time, at once or after a while,
-// with deadlines that have passed or will pass.
+// readAtRandom reads a stream to its end and returns the number of bytes: few or many at a time, at
+// once or after a while, with deadlines that have passed or will pass.
 func readAtRandom(t *testing.T, st transport.Stream, r *rand.Rand) (sum int) {
 	buf := make([]byte, 1<<20)
 	for {
@@ -251,7 +257,7 @@ func readAtRandom(t *testing.T, st transport.Stream, r *rand.Rand) (sum int) {
 	}
 }
 
-// Windows exist only for streams that are in use.
+// A session has windows only for streams that are in use.
 func TestWindowsAreRemoved(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, s, _ := sessionsOver(t, transport.SessionConfig{}, transport.SessionConfig{MaxStreams: 1})

@@ -46,8 +46,10 @@ func newWriteQueue(conn transport.Stream, quota transport.Quota) *writeQueue {
 	return &writeQueue{conn: conn, quota: quota}
 }
 
-// enqueue is tryEnqueue, but blocks while there is no space. It returns true. If deadline is closed
-// before there is space, it returns false and has done nothing. A nil deadline means none.
+// enqueue queues a copy of the message of h and body, and writes it as tryEnqueue does. It blocks
+// while the queue has no space, and returns true once the message is queued, or discarded because
+// the queue is closed. If deadline is closed first it returns false and has queued nothing. A nil
+// deadline means none.
 func (o *writeQueue) enqueue(h *header, body []byte, deadline <-chan struct{}) bool {
 	for {
 		ok, space := o.tryEnqueue(h, body)
@@ -62,10 +64,10 @@ func (o *writeQueue) enqueue(h *header, body []byte, deadline <-chan struct{}) b
 	}
 }
 
-// tryEnqueue queues a copy of the message of h and body and returns true. If no other goroutine is
-// writing, it writes the queue as far as that does not block. If there is no space it returns
-// false, and a channel that is closed when there may be. If the queue is closed it discards the
-// message and returns true.
+// tryEnqueue queues a copy of the message of h and body and returns true and nil. If no other
+// goroutine is writing, it also writes the queue as far as that does not block, and leaves the
+// remainder to a goroutine. If there is no space it returns false, and a channel that is closed
+// when there may be. If the queue is closed it discards the message and returns true.
 func (o *writeQueue) tryEnqueue(h *header, body []byte) (ok bool, space <-chan struct{}) {
 	o.mu.Lock()
 	if space := o.full(len(body)); space != nil {
@@ -87,8 +89,8 @@ func (o *writeQueue) tryEnqueue(h *header, body []byte) (ok bool, space <-chan s
 	return true, nil
 }
 
-// full returns nil if a body of n bytes may be queued, and otherwise a channel that is closed when
-// that may have changed. The caller holds mu.
+// full returns nil if a message with a body of n bytes may be queued, or the queue is closed.
+// Otherwise it returns a channel that is closed when there may be space. The caller holds mu.
 func (o *writeQueue) full(n int) <-chan struct{} {
 	limit := maxQueued
 	if n <= smallMessage {
@@ -117,8 +119,9 @@ func (o *writeQueue) awaitSpace() {
 	}
 }
 
-// writeNow writes the queue as far as that does not block, and leaves the remainder to a goroutine.
-// The caller has set writing, which is cleared when the queue is empty, and does not hold mu.
+// writeNow writes the queue as far as that does not block, and starts a goroutine for the
+// remainder. The caller has set o.writing and does not hold mu. o.writing is cleared when the queue
+// is empty or a write has failed.
 func (o *writeQueue) writeNow() {
 	for range flushRounds {
 		data := o.takeQueued()
@@ -141,8 +144,9 @@ func (o *writeQueue) writeNow() {
 	o.writers.Go(func() { o.writeLoop(o.takeQueued(), 0) })
 }
 
-// writeLoop writes data except for its first n bytes, then all that is queued, until the queue is
-// empty or a write fails. It runs on a goroutine that writers counts, with writing set.
+// writeLoop writes data except for its first n bytes, which were written before, and then all that
+// is queued, until the queue is empty or a write fails. It takes over data, and clears o.writing at
+// the end. It runs on a goroutine that o.writers counts. If data is nil it does nothing.
 func (o *writeQueue) writeLoop(data []byte, n int) {
 	for data != nil {
 		if _, err := o.conn.Write(data[n:]); err != nil {
@@ -154,8 +158,9 @@ func (o *writeQueue) writeLoop(data []byte, n int) {
 	}
 }
 
-// takeQueued removes the queued messages and returns them; the caller passes their memory to
-// recycle. If there are none it returns nil and clears writing.
+// takeQueued removes the queued messages, returns their bytes, and wakes goroutines that wait for
+// space. The caller passes the slice to recycle. If the queue is empty it returns nil and clears
+// o.writing, which wakes waitIdle. It acquires mu.
 func (o *writeQueue) takeQueued() []byte {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -170,8 +175,8 @@ func (o *writeQueue) takeQueued() []byte {
 	return data
 }
 
-// recycle takes over data, messages that were written: it releases their charge and keeps their
-// memory for the next ones, unless that is larger than the queue may be.
+// recycle takes over data, messages that were written: it releases their charge to the quota, and
+// keeps the slice for later messages unless that is too large. It acquires mu.
 func (o *writeQueue) recycle(data []byte) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -183,8 +188,8 @@ func (o *writeQueue) recycle(data []byte) {
 	}
 }
 
-// notify wakes the goroutines that wait for space and, if no goroutine writes, those in waitIdle.
-// The caller holds mu.
+// notify wakes the goroutines that wait for space in the queue and, if no goroutine writes, those
+// that wait until all is written. The caller holds mu.
 func (o *writeQueue) notify() {
 	if o.space != nil {
 		close(o.space)
@@ -198,8 +203,8 @@ func (o *writeQueue) notify() {
 
 // fail handles err, the error of a write of data. It records err if it is the first error of a
 // write, and makes the queue discard all messages, queued and later. It releases the charge of data
-// and of the queued messages. The connection is read for readAfterWriteError longer, to receive
-// messages that the peer has sent; then reads fail.
+// and of the queued messages. It also sets a read deadline readAfterWriteError from now: until
+// then, messages that the peer has sent can be received.
 func (o *writeQueue) fail(data []byte, err error) {
 	o.failure.CompareAndSwap(nil, &err)
 	o.mu.Lock()
@@ -219,9 +224,9 @@ func (o *writeQueue) flush() {
 	o.waitIdle()
 }
 
-// close blocks until all queued messages are written, and makes the queue discard later ones. It
-// reports whether all messages were written, and so returns false if a write has failed, now or
-// before.
+// close blocks until all queued messages are written or a write has failed, and makes the queue
+// discard later ones. It reports whether all messages were written. It returns false if a write has
+// failed, now or before, or close was called before.
 func (o *writeQueue) close() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()

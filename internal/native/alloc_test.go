@@ -8,7 +8,8 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/device"
 )
 
-// small is the message by which latency is measured.
+// small returns a new message with short metadata, one payload and one tensor of 8 bytes, both
+// inline.
 func small() *Message {
 	return &Message{
 		Metadata: []byte("sixteen bytes md"),
@@ -17,7 +18,8 @@ func small() *Message {
 	}
 }
 
-// roundTrip encodes m into buf and decodes the frame into the Message into.
+// roundTrip encodes m into the memory of buf, with a checksum if crc is true, and decodes the frame
+// into the Message into, which then refers to buf. It returns the error of decoding.
 func roundTrip(m, into *Message, buf []byte, crc bool) error {
 	frame := m.Append(buf[:0], crc)
 	h, err := DecodeMessageHeader(frame, Limits{})

@@ -15,9 +15,10 @@ const (
 
 const chunkFrame = "CHUNK" // in errors
 
-// TransferID returns the id of the transfer of one part of a message. part is the index of the payload
-// or of the tensor, which use different lanes. message is the number of the message; each direction
-// counts from 0. The caller sets bit 63 of the id if the server has sent the message.
+// TransferID returns the id of the transfer of one part: the part-th payload or the part-th tensor
+// of the message with this number. A payload and a tensor may have the same id, because they use
+// different lanes. Messages are numbered from 0 in each direction, so the caller must set bit 63 of
+// the id if the server has sent the message.
 func TransferID(message uint64, part uint16) uint64 { return message<<16 | uint64(part) }
 
 // ChunkHeader precedes the bytes of a chunk. The chunks of a transfer arrive in order and fill its
@@ -38,7 +39,7 @@ func (h ChunkHeader) Append(dst []byte) []byte {
 }
 
 // DecodeChunkHeader decodes a ChunkHeader from the first ChunkHeaderSize bytes of p. p must not be
-// shorter. The error is an [*Error].
+// shorter. If a field is invalid, the error is an [*Error] and the result is zero.
 func DecodeChunkHeader(p []byte) (ChunkHeader, error) {
 	length, flags := binary.LittleEndian.Uint32(p[8:]), p[14]
 	switch {
@@ -78,8 +79,9 @@ func (t ChunkTrailer) Append(dst []byte) []byte {
 	return binary.LittleEndian.AppendUint32(dst, t.Sum)
 }
 
-// DecodeChunkTrailer decodes a ChunkTrailer from the first ChunkTrailerSize bytes of p. p must not be
-// shorter. It does not verify the checksum, see [ChunkTrailer.Check]. The error is an [*Error].
+// DecodeChunkTrailer decodes a ChunkTrailer from the first ChunkTrailerSize bytes of p. p must not
+// be shorter. If the status is invalid, the error is an [*Error]. The checksum is not verified;
+// [ChunkTrailer.Check] does that.
 func DecodeChunkTrailer(p []byte) (ChunkTrailer, error) {
 	status := binary.LittleEndian.Uint32(p)
 	if status > 1 {
@@ -88,10 +90,10 @@ func DecodeChunkTrailer(p []byte) (ChunkTrailer, error) {
 	return ChunkTrailer{Discarded: status == 1, Sum: binary.LittleEndian.Uint32(p[4:])}, nil
 }
 
-// Check returns nil if t is valid for the chunk with header h, and otherwise an [*Error]. sum is the
-// checksum that the caller has computed from the encoded header and the bytes of the chunk. The error
-// matches ErrChecksum if sum differs from that of t. If the chunk has no checksum or was discarded, sum
-// is ignored, and that of t must be 0.
+// Check returns nil if t is valid for the chunk with header h, and otherwise an [*Error]. The
+// caller has computed sum, the checksum of the encoded header and the bytes of the chunk. If t has
+// another sum, the error matches ErrChecksum. If the chunk has no checksum or was discarded, sum is
+// ignored, and t.Sum must be 0.
 func (t ChunkTrailer) Check(h ChunkHeader, sum uint32) error {
 	if h.CRC && !t.Discarded {
 		return compareSums(chunkFrame, t.Sum, sum)

@@ -7,7 +7,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// chunk returns a whole chunk, as a sender would write it.
+// chunk returns an encoded chunk as a sender writes it: header, bytes of text, and trailer. If void
+// is true the trailer marks the chunk as discarded.
 func chunk(h ChunkHeader, text string, void bool) []byte {
 	h.Length = len(text)
 	p := append(h.Append(nil), text...)
@@ -63,7 +64,8 @@ func TestChunkChecksum(t *testing.T) {
 	require.NotErrorIs(t, err, ErrChecksum)
 }
 
-// The polynomial is Castagnoli's; the expected sum is from RFC 3720.
+// TestSum checks that Sum is the CRC32C: it gives a checksum from RFC 3720, and the same result in
+// one call or in several. AppendChecksum sums only the bytes from start on.
 func TestSum(t *testing.T) {
 	require.Equal(t, uint32(0x8a9136aa), Sum(0, make([]byte, 32)))
 	require.Equal(t, Sum(0, []byte("hello")), Sum(Sum(0, []byte("he")), []byte("llo")))
@@ -95,7 +97,7 @@ func TestMalformedChunks(t *testing.T) {
 	requireFault(t, err, "CHUNK", "status")
 }
 
-// requireFault requires that err is an Error about the given field.
+// requireFault requires that err is an Error about this field of this kind of frame.
 func requireFault(t *testing.T, err error, frame, field string) {
 	t.Helper()
 	var e *Error

@@ -72,10 +72,10 @@ const (
 	targetFixed  = 5
 )
 
-// Append appends the whole frame of c to dst and returns the extended slice. If crc is set the frame
-// has a checksum. A Text that is too long is truncated, and bytes in it that are not UTF-8 are
-// replaced. The caller must ensure that Devices have kinds of 1 to 255 bytes and indexes from 0 to
-// MaxInt32.
+// Append appends the whole frame of c to dst and returns the extended slice. If crc is true, the
+// frame has a checksum. A Text that is too long is truncated, and bytes in it that are not UTF-8
+// are replaced. The caller must ensure that each of c.Devices has a kind of 1 to 255 bytes and an
+// index from 0 to MaxInt32.
 func (c Control) Append(dst []byte, crc bool) []byte {
 	start := len(dst)
 	dst = Header{Kind: byte(c.Kind), CRC: crc}.Append(dst)
@@ -110,8 +110,8 @@ func (k ControlKind) hasNumber() bool {
 	return false
 }
 
-// cleanText returns s with invalid UTF-8 replaced, truncated to MaxText bytes at the boundary of a
-// character.
+// cleanText returns s with a question mark in place of each run of bytes that are not UTF-8, cut to
+// at most MaxText bytes without splitting a character.
 func cleanText(s string) string {
 	s = strings.ToValidUTF8(s, "?")
 	if len(s) <= MaxText {
@@ -124,9 +124,9 @@ func cleanText(s string) string {
 	return s[:n]
 }
 
-// DecodeControl decodes a Control from body, the whole body of a frame with that kind. For an unknown
-// kind it returns a Control with only the kind set, which the caller must skip. The result does not
-// alias body. The error is an [*Error].
+// DecodeControl decodes a Control from body, the whole body of a frame of this kind. For an unknown
+// kind it returns a Control with only Kind set, which the caller must skip. The result does not
+// alias body. If the body is invalid or exceeds limits, the error is an [*Error].
 func DecodeControl(kind ControlKind, body []byte, limits Limits) (Control, error) {
 	limits = limits.WithDefaults()
 	c := Control{Kind: kind}
@@ -159,8 +159,8 @@ func DecodeControl(kind ControlKind, body []byte, limits Limits) (Control, error
 	return c, nil
 }
 
-// sizes returns the minimum and maximum size in bytes of a body of kind k. limits must have no zero
-// fields.
+// sizes returns the smallest and the largest size in bytes that the body of a frame of kind k can
+// have. limits must have no zero fields.
 func (k ControlKind) sizes(limits Limits) (minimum, maximum uint64) {
 	switch k {
 	case WantRead, HaveRead, Cancel:
@@ -193,8 +193,10 @@ func (k ControlKind) checkSize(size uint64, limits Limits) error {
 	}
 }
 
-// decodeDevices decodes p, the body of a TARGETS after the number: the count of devices and the
-// devices. It allocates for no more devices than p can contain. The error is an [*Error].
+// decodeDevices decodes p, the body of a TARGETS frame after the message number: the count of
+// devices, 4 bytes, and the devices. p must have the count. The result does not alias p.
+// decodeDevices allocates for no more devices than p can contain. If p is invalid or exceeds
+// limits, the error is an [*Error].
 func decodeDevices(p []byte, limits Limits) ([]device.Device, error) {
 	count := binary.LittleEndian.Uint32(p)
 	p = p[4:]

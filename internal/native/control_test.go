@@ -25,7 +25,8 @@ var controls = map[string]Control{
 	"bulk":          {Kind: Bulk},
 }
 
-// decodedControl decodes a whole frame of the control stream.
+// decodedControl decodes frame, a whole frame of the control stream, and returns the error of the
+// header, the checksum or the body. It requires that frame has the length that the header gives.
 func decodedControl(t testing.TB, frame []byte, limits Limits) (Control, error) {
 	h, err := DecodeControlHeader(frame, limits)
 	if err != nil {
@@ -78,7 +79,9 @@ func TestTextIsTruncatedToValidUTF8(t *testing.T) {
 	}
 }
 
-// Later versions may send further kinds.
+// TestUnknownControlsAreSkipped checks that a control frame of an unknown kind decodes to a Control
+// with only that kind, so that later versions can send further kinds. If its body is longer than
+// maxUnknown, the header is rejected.
 func TestUnknownControlsAreSkipped(t *testing.T) {
 	for _, size := range []int{0, 1, maxUnknown} {
 		frame := append(Header{Length: uint32(size), Kind: 0x42}.Append(nil), make([]byte, size)...)

@@ -21,7 +21,7 @@ var shown = []string{
 // dumpBlock matches a dump in docs/wire.md, whose first line names the frame.
 var dumpBlock = regexp.MustCompile("(?s)```dump ([a-z-]+)\n(.*?)```")
 
-// The dumps in docs/wire.md equal the output of Dump.
+// TestDumpsInDocumentation checks that the dumps in docs/wire.md equal the output of Dump.
 func TestDumpsInDocumentation(t *testing.T) {
 	text, err := os.ReadFile(wirePage)
 	require.NoError(t, err)

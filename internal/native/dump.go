@@ -29,7 +29,7 @@ const (
 // dumpLimits are the limits for dumps: nothing is allocated from these sizes.
 var dumpLimits = Limits{Descriptor: 1 << 30, Inline: 1 << 30, Kind: maxKind}
 
-// Dump writes p in readable form, one field per line: offset, bytes, name, meaning.
+// Dump writes p to w in readable form, one field per line: offset, bytes, name, meaning.
 //
 //	0000  08 00 00 00              length                8
 //	0004  06                       kind                  CANCEL
@@ -37,8 +37,8 @@ var dumpLimits = Limits{Descriptor: 1 << 30, Inline: 1 << 30, Kind: maxKind}
 //	0006  00 00                    reserved              0
 //	0008  0a 00 00 00 00 00 00 00  message               10
 //
-// p starts at a frame or a chunk of stream s. If a decoder would reject a frame, a line with its error
-// follows. The error of Dump is that of w only.
+// p starts at a frame or a chunk of stream s. If a frame or chunk is truncated, or the decoder
+// rejects it, a line with a remark follows. Dump returns only the error of w.
 func Dump(w io.Writer, s Stream, p []byte) error {
 	d := dumper{p: p, end: len(p)}
 	for d.off < len(p) {
@@ -69,9 +69,10 @@ type dumper struct {
 	out  bytes.Buffer
 }
 
-// frame prints the next frame: header, body and checksum. kind returns the name of the frame's kind,
-// and body prints the body. If the frame is truncated, a remark follows. Otherwise frame calls check
-// with the whole frame and prints the error that it returns, if any.
+// frame prints the frame at d.off, header, body and checksum, and advances d.off past it. It calls
+// kind for the name of the frame's kind, and body to print the body. If the frame is truncated, it
+// prints a remark. Otherwise it calls check with the whole frame, and prints the error of check if
+// there is one.
 func (d *dumper) frame(kind func(byte) string, body func(), check func(frame []byte) error) {
 	start := d.off
 	length := d.number(4, "length", decimal)
@@ -95,8 +96,9 @@ func (d *dumper) frame(kind func(byte) string, body func(), check func(frame []b
 	}
 }
 
-// number prints the next n bytes, at most 8, as a number with its name and meaning, and returns the
-// number. If fewer than n bytes are left it prints these and returns 0.
+// number prints the next n bytes, at most 8, as a little-endian number v with its name and with
+// meaning(v), advances d.off past them, and returns v. If fewer than n bytes are left, it prints
+// those as bytes and returns 0.
 func (d *dumper) number(n int, name string, meaning func(uint64) string) uint64 {
 	if n > d.end-d.off {
 		d.bytes(uint64(d.end-d.off), name)
@@ -109,7 +111,8 @@ func (d *dumper) number(n int, name string, meaning func(uint64) string) uint64 
 	return v
 }
 
-// bytes prints the next n bytes, or as many as are left, as a field with that name.
+// bytes prints the next n bytes, or as many as the body has left, as a field with this name, and
+// advances d.off past them. It prints nothing if there are none.
 func (d *dumper) bytes(n uint64, name string) {
 	if n = min(n, uint64(d.end-d.off)); n == 0 {
 		return
@@ -122,8 +125,9 @@ func (d *dumper) bytes(n uint64, name string) {
 	d.line(len(text), name, fmt.Sprintf("%q", text))
 }
 
-// line prints the next n bytes in rows, with name and meaning in the first row, and advances d.off by
-// n. After dumpRows rows it prints only how many bytes remain.
+// line prints the next n bytes in rows, with name and meaning in the first row, and advances d.off
+// by n. After dumpRows rows it prints only the number of the remaining bytes. The dump must have n
+// more bytes.
 func (d *dumper) line(n int, name, meaning string) {
 	p := d.p[d.off:][:n]
 	for at := 0; at < n; at += dumpRow {
@@ -138,14 +142,15 @@ func (d *dumper) line(n int, name, meaning string) {
 	d.off += n
 }
 
-// note prints text as a remark, on a line of its own.
+// note prints text as a remark, on a line of its own. It does not advance d.off.
 func (d *dumper) note(text string) { fmt.Fprintf(&d.out, "      !! %s\n", text) }
 
 func decimal(v uint64) string     { return fmt.Sprint(v) }
 func hexadecimal(v uint64) string { return fmt.Sprintf("%08x", v) }
 
-// flagNames returns a function that lists the names of the bits that are set in a number. names[i] is
-// the name of bit i.
+// flagNames returns a function that returns the names of the bits that are set in a number, joined
+// by commas, or "none". names[i] is the name of bit i; bits without a name are shown in
+// hexadecimal. The function keeps names.
 func flagNames(names ...string) func(uint64) string {
 	return func(v uint64) string {
 		var set []string

@@ -8,8 +8,8 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/internal/compress"
 )
 
-// checkControl decodes frame, a whole frame of the control stream, and returns the error of the
-// decoder, or nil.
+// checkControl decodes frame, a whole frame of the control stream. It returns the error with which
+// the decoder rejects the frame, or nil.
 func checkControl(frame []byte) error {
 	h, err := DecodeControlHeader(frame, dumpLimits)
 	if err != nil {
@@ -23,7 +23,8 @@ func checkControl(frame []byte) error {
 	return err
 }
 
-// control prints the body of a control frame of kind d.kind.
+// control prints the body of a control frame of kind d.kind, which begins at d.off, and advances
+// d.off past the printed fields.
 func (d *dumper) control() {
 	kind := ControlKind(d.kind)
 	switch {
@@ -51,8 +52,8 @@ func transferName(id uint64) string {
 	return fmt.Sprintf("message %d%s, place %d", id<<1>>17, sender, id&0xffff)
 }
 
-// chunk prints a chunk of the bulk connection. If the chunk is invalid it also prints the error of
-// the decoder; a truncated chunk is marked as such.
+// chunk prints the chunk of the bulk connection at d.off and advances d.off past it. If the chunk
+// is truncated it prints a remark, and if the chunk is invalid the error of the decoder.
 func (d *dumper) chunk() {
 	start := d.off
 	d.number(8, "transfer", transferName)
@@ -80,7 +81,8 @@ func statusName(v uint64) string {
 	return "unknown"
 }
 
-// checkChunk decodes and verifies p, a whole chunk, and returns the error of the decoder, or nil.
+// checkChunk decodes p, a whole chunk with header and trailer, and verifies its checksum. It
+// returns the error with which the decoder rejects the chunk, or nil.
 func checkChunk(p []byte) error {
 	h, err := DecodeChunkHeader(p)
 	if err != nil {
@@ -94,8 +96,8 @@ func checkChunk(p []byte) error {
 	return t.Check(h, Sum(0, front))
 }
 
-// checkMessage decodes frame, a whole frame of the message stream, and returns the error of the
-// decoder, or nil.
+// checkMessage decodes frame, a whole frame of the message stream. It returns the error with which
+// the decoder rejects the frame, or nil.
 func checkMessage(frame []byte) error {
 	h, err := DecodeMessageHeader(frame, dumpLimits)
 	if err != nil {
@@ -108,8 +110,9 @@ func checkMessage(frame []byte) error {
 	return new(Message).Decode(body, dumpLimits)
 }
 
-// bodyOf verifies the checksum of frame, a whole frame with the decoded header h, and returns its body,
-// which aliases frame. The error is an [*Error].
+// bodyOf returns the body of frame, a whole frame with the decoded header h. The body aliases
+// frame. If the header announces a checksum, bodyOf verifies it. If the checksum is missing or
+// wrong, the error is an [*Error].
 func bodyOf(h Header, frame []byte) ([]byte, error) {
 	if len(frame) < HeaderSize+h.Remaining() {
 		return nil, fault("frame", "crc", "missing")
@@ -126,7 +129,8 @@ type dumpedPart struct {
 	length                   uint64 // bytes sent: compressed if compressed is set
 }
 
-// message prints the body of a MESSAGE.
+// message prints the body of a MESSAGE, which begins at d.off, and advances d.off past the fields
+// that it has printed. It stops early if the body is truncated.
 func (d *dumper) message() {
 	d.number(8, "time left", timeLeft)
 	metadata := d.number(4, "metadata", sizeText)
@@ -200,7 +204,8 @@ func sizeText(v uint64) string {
 	return fmt.Sprintf("%d bytes", v)
 }
 
-// devices prints the count devices of a TARGETS, or as many of them as the body contains.
+// devices prints the devices of a TARGETS frame, which begin at d.off: count of them, or as many as
+// the body contains.
 func (d *dumper) devices(count uint64) {
 	for i := uint64(0); i < count && d.off < d.end; i++ {
 		var named device.Device

@@ -93,7 +93,8 @@ func TestDumpReturnsTheWritersError(t *testing.T) {
 	require.ErrorIs(t, Dump(failingWriter{}, BulkStream, []byte{1}), errDisk)
 }
 
-// Dump prints any bytes, and no more bytes than there are.
+// FuzzDump dumps arbitrary bytes: Dump must not panic, and the length of its output must be bounded
+// by that of the input.
 func FuzzDump(f *testing.F) {
 	for _, m := range messages() {
 		f.Add(int(MessageStream), m.Append(nil, true))

@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// bounded calls decode and fails if it allocates more than factor bytes per byte of size, plus a
+// bounded calls decode and fails the test if decode allocates more than factor*size bytes and a
 // constant.
 func bounded(t *testing.T, size, factor int, decode func()) {
 	t.Helper()

@@ -29,7 +29,7 @@ type golden struct {
 	dump   func(w *strings.Builder, p []byte) error
 }
 
-// goldens lists the frames of version 1 by file name.
+// goldens returns all frames of which testdata has the encoding, by the name of the file.
 func goldens() map[string]golden {
 	out := map[string]golden{
 		"message-inline-checksum": goldenMessage(messages()["inline"], true),
@@ -103,7 +103,7 @@ func goldenChunk(h ChunkHeader, void bool) golden {
 	}
 }
 
-// anyCPU is the device descriptor of the channel basic.
+// anyCPU returns the device descriptors of the channel basic: "any" for cpu:0.
 func anyCPU() map[device.Device]string { return map[device.Device]string{device.CPU(): "any"} }
 
 func goldenBrochure() golden {
@@ -205,7 +205,8 @@ func dumpNop(w *strings.Builder, p []byte) error { return nop.Dump(w, p) }
 
 const goldenDir = "testdata/v1"
 
-// The encoding of version 1 does not change.
+// TestGoldenFrames checks that the encoding of each frame equals the one in testdata, which does
+// not change within version 1, and can be decoded. Each file in testdata has a case here.
 func TestGoldenFrames(t *testing.T) {
 	for name, g := range goldens() {
 		t.Run(name, func(t *testing.T) {
@@ -230,7 +231,8 @@ func goldenFiles(t *testing.T) (names []string) {
 	return names
 }
 
-// readGolden reads a frame in hexadecimal, ignoring spaces and line breaks.
+// readGolden returns the frame with this name in testdata. The file has the frame in hexadecimal;
+// spaces and line breaks are ignored.
 func readGolden(t *testing.T, name string) []byte {
 	text, err := os.ReadFile(filepath.Join(goldenDir, name+".hex"))
 	require.NoError(t, err)
@@ -239,7 +241,8 @@ func readGolden(t *testing.T, name string) []byte {
 	return p
 }
 
-// addGolden writes a frame to testdata that does not exist yet.
+// addGolden writes p to testdata as the frame with this name. If there is a file with this name, it
+// does nothing, so that the encoding of a frame cannot change.
 func addGolden(t *testing.T, name string, p []byte) {
 	path := filepath.Join(goldenDir, name+".hex")
 	if _, err := os.Stat(path); err == nil {

@@ -39,9 +39,9 @@ func (h Header) Remaining() int {
 	return int(h.Length)
 }
 
-// Body returns the body of the frame with the decoded header h. rest are the h.Remaining() bytes after
-// the header; the body aliases them. If the frame has a checksum, Body verifies it. If the checksum is
-// wrong the error is an [*Error] that matches ErrChecksum.
+// Body returns the body of the frame with the decoded header h. rest must be the h.Remaining()
+// bytes after the header; the body aliases rest. If the frame has a checksum, Body verifies it. If
+// it is wrong, the error is an [*Error] that matches ErrChecksum, and the body must not be used.
 func (h Header) Body(rest []byte) ([]byte, error) {
 	body := rest[:h.Length]
 	if !h.CRC {
@@ -51,9 +51,9 @@ func (h Header) Body(rest []byte) ([]byte, error) {
 	return body, compareSums("frame", received, Sum(h.sum, body))
 }
 
-// DecodeMessageHeader decodes p, the first HeaderSize bytes of a frame of the message stream. The error
-// is an [*Error]. It matches ErrLimit if the body is larger than limits allow; otherwise the header is
-// invalid or has another kind than KindMessage.
+// DecodeMessageHeader decodes p, the first HeaderSize bytes of a frame of the message stream. If
+// the header is invalid, or its kind is not KindMessage, the error is an [*Error]. If the body is
+// larger than limits allow, the [*Error] matches ErrLimit.
 func DecodeMessageHeader(p []byte, limits Limits) (Header, error) {
 	h, err := decodeHeader(messageFrame, p)
 	if err != nil {
@@ -68,9 +68,10 @@ func DecodeMessageHeader(p []byte, limits Limits) (Header, error) {
 	return h, nil
 }
 
-// DecodeControlHeader decodes p, the first HeaderSize bytes of a frame of the control stream. It
-// rejects a body size that is invalid for the kind; an unknown kind is no error. The error is an
-// [*Error].
+// DecodeControlHeader decodes p, the first HeaderSize bytes of a frame of the control stream. If
+// the header is invalid, or the body cannot have that size for its kind, the error is an [*Error]
+// and the result must not be used. A kind that this version does not know is no error if its body
+// is not too large.
 func DecodeControlHeader(p []byte, limits Limits) (Header, error) {
 	h, err := decodeHeader(controlFrame, p)
 	if err != nil {
@@ -79,8 +80,9 @@ func DecodeControlHeader(p []byte, limits Limits) (Header, error) {
 	return h, ControlKind(h.Kind).checkSize(uint64(h.Length), limits.WithDefaults())
 }
 
-// decodeHeader decodes the header of a frame of either stream from the first HeaderSize bytes of p. The
-// error is an [*Error] whose Frame is frame.
+// decodeHeader decodes the first HeaderSize bytes of p, the header of a frame of either stream. It
+// does not check length and kind. If a flag or a reserved byte is invalid, the error is an [*Error]
+// whose Frame is the name frame.
 func decodeHeader(frame string, p []byte) (Header, error) {
 	h := Header{Length: binary.LittleEndian.Uint32(p), Kind: p[4], CRC: p[5]&flagCRC != 0}
 	if p[5]&^flagCRC != 0 {

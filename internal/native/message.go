@@ -53,8 +53,8 @@ type Payload struct {
 	Data             []byte // the inline bytes, compressed if there is a Codec
 }
 
-// WireLength returns the number of bytes that are sent: CompressedLength if there is a Codec, or else
-// Length.
+// WireLength returns the number of bytes of the payload that are sent: CompressedLength if Codec is
+// not None, and otherwise Length.
 func (p *Payload) WireLength() uint64 { return wireLength(p.Length, p.Codec, p.CompressedLength) }
 
 // Tensor is a tensor of a message: its description and, if it is inline, its bytes.
@@ -69,8 +69,8 @@ type Tensor struct {
 	Target           device.Device // the receiver's device; if zero the receiver chooses it
 }
 
-// WireLength returns the number of bytes that are sent: CompressedLength if there is a Codec, or else
-// Length.
+// WireLength returns the number of bytes of the tensor that are sent: CompressedLength if Codec is
+// not None, and otherwise Length.
 func (t *Tensor) WireLength() uint64 { return wireLength(t.Length, t.Codec, t.CompressedLength) }
 
 func wireLength(length uint64, codec compress.Codec, compressedLength uint64) uint64 {
@@ -83,8 +83,8 @@ func wireLength(length uint64, codec compress.Codec, compressedLength uint64) ui
 // maxRetainedParts bounds the number of parts for which Reset retains memory.
 const maxRetainedParts = 64
 
-// Reset empties m and drops its references to the frame and to the memory of parts. It retains small
-// slices for the next message.
+// Reset empties m and drops all references to metadata, to the frame and to the memory of parts. It
+// keeps the slices Payloads and Tensors for the next message if they are small.
 func (m *Message) Reset() {
 	m.Timeout, m.Metadata = 0, nil
 	m.Payloads = reset(m.Payloads)
@@ -99,8 +99,9 @@ func reset[T any](parts []T) []T {
 	return parts[:0]
 }
 
-// Check returns an [*Error] if a peer with these limits would reject m, or if m cannot be encoded, and
-// otherwise nil.
+// Check returns nil if the counts and sizes of m are within limits and its devices can be encoded.
+// Otherwise it returns an [*Error]. It does not check the codecs, the lengths of the parts against
+// Data, or the Timeout.
 func (m *Message) Check(limits Limits) error {
 	limits = limits.WithDefaults()
 	if n := len(m.Payloads); n > limits.Payloads {
@@ -124,8 +125,8 @@ func (m *Message) Check(limits Limits) error {
 	return nil
 }
 
-// check returns an [*Error] if a device of t, the i-th tensor, cannot be encoded, or if its kind is
-// longer than kind bytes. Otherwise it returns nil.
+// check returns nil if the source and the target device of t can be encoded, with kinds of at most
+// kind bytes. Otherwise it returns an [*Error] about the i-th tensor.
 func (t *Tensor) check(i, kind int) error {
 	if t.Source.Kind == "" {
 		return faultAt("tensor", i, "source kind", "empty")
@@ -150,9 +151,10 @@ func faultAt(part string, i int, field, format string, args ...any) error {
 	return fault(messageFrame, part+" "+strconv.Itoa(i)+" "+field, format, args...)
 }
 
-// DescriptorSize returns the size of the descriptor of a MESSAGE, the bytes before the inline bytes,
-// given a prefix of the body. It returns 0 if the prefix does not contain the whole descriptor, or if
-// a part is not inline or is compressed. It does not validate the prefix.
+// DescriptorSize returns the size of a MESSAGE's descriptor, the part of the body before the inline
+// bytes. prefix is the start of the body. The result is 0 if prefix does not contain the whole
+// descriptor, or if any part of the message is not inline or is compressed. DescriptorSize does not
+// validate prefix.
 func DescriptorSize(prefix []byte) int {
 	if len(prefix) < messageFixed {
 		return 0
@@ -185,9 +187,10 @@ func DescriptorSize(prefix []byte) int {
 	return int(size)
 }
 
-// DecodeDescriptor decodes head, the descriptor of a MESSAGE: the part of the body before the inline
-// bytes. length is the size of the whole body. Metadata of m aliases head; Data is not set, see
-// [Message.SetData]. The error is an [*Error]; m is unchanged then.
+// DecodeDescriptor decodes head, the descriptor of a MESSAGE, into m. The descriptor is the part of
+// the body before the inline bytes, and length is the size of the whole body. The metadata of m
+// aliases head. Data is not set; [Message.SetData] does that. If head is invalid or exceeds limits,
+// the error is an [*Error] and m is unchanged.
 func (m *Message) DecodeDescriptor(head []byte, length uint32, limits Limits) error {
 	return m.decode(&scanner{body: head, length: uint64(length), limits: limits.WithDefaults()})
 }

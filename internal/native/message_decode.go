@@ -10,14 +10,15 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/internal/compress"
 )
 
-// Decode decodes body, the whole body of a MESSAGE, into m. Metadata and Data of m alias body. The
-// error is an [*Error]; m is unchanged then.
+// Decode decodes body, the whole body of a MESSAGE, into m. Metadata and Data of m alias body. If
+// body is invalid or exceeds limits, the error is an [*Error] and m is unchanged.
 func (m *Message) Decode(body []byte, limits Limits) error {
 	return m.decode(&scanner{body: body, length: uint64(len(body)), limits: limits.WithDefaults()})
 }
 
-// decode validates the body of s and sets the fields of m, which then alias the body. Data is set only
-// if the body contains the inline bytes. The error is an [*Error]; m is unchanged then.
+// decode validates the body of s and sets the fields of m, which alias that body. It sets Data only
+// if the body contains the inline bytes. If the body is invalid or exceeds the limits of s, the
+// error is an [*Error] and m is unchanged.
 func (m *Message) decode(s *scanner) error {
 	s.scan()
 	if s.err != nil {
@@ -49,8 +50,8 @@ func (m *Message) decode(s *scanner) error {
 	return nil
 }
 
-// SetData sets the Data of the inline parts to consecutive pieces of inline, which must be all inline
-// bytes of the message. Data aliases inline.
+// SetData sets the Data of the inline parts to consecutive pieces of inline, payloads before
+// tensors. inline must have all inline bytes of the message. Data aliases inline.
 func (m *Message) SetData(inline []byte) {
 	for i := range m.Payloads {
 		if p := &m.Payloads[i]; p.Inline {
@@ -77,8 +78,8 @@ func (p *Payload) decode(entry []byte, compressedLengths, metadata *[]byte) {
 }
 
 // decode sets t from entry, the fixed fields of a tensor on the wire. It does not set Data and the
-// kinds of the devices. It takes the compressed length, if there is one, and the metadata of t from the
-// front of compressedLengths and metadata.
+// kinds of the devices. It removes t's metadata from the front of *metadata, which t.Metadata then
+// aliases, and, if t is compressed, its compressed length from the front of *compressedLengths.
 func (t *Tensor) decode(entry []byte, compressedLengths, metadata *[]byte) {
 	*t = Tensor{
 		Length:   binary.LittleEndian.Uint64(entry),
@@ -93,8 +94,9 @@ func (t *Tensor) decode(entry []byte, compressedLengths, metadata *[]byte) {
 	}
 }
 
-// cut removes the first n bytes, which must exist, from *p and returns them, with their capacity
-// limited to n. It returns nil if n is 0, so that no memory is retained.
+// cut removes the first n bytes from *p and returns them, in the same memory, with their capacity
+// limited to n. *p must have n bytes. If n is 0, cut returns nil, so that the result retains no
+// memory.
 func cut(p *[]byte, n uint64) []byte {
 	if n == 0 {
 		return nil
@@ -167,8 +169,9 @@ func CountParts(body []byte) (payloads, tensors int) {
 	return count(12, payloadEntry), count(16, tensorEntry)
 }
 
-// fixed decodes the fixed part of the body, and verifies the limits and that all entries of payloads
-// and tensors are present. It sets s.err.
+// fixed decodes the fixed part of the body: the counts of payloads and tensors, and the size of the
+// metadata. If the body is too short for its entries, or a count is invalid or exceeds the limits,
+// it sets s.err and leaves the counts at 0.
 func (s *scanner) fixed() {
 	if len(s.body) < messageFixed {
 		s.err = fault(messageFrame, "length", "%d, want at least %d", len(s.body), messageFixed)
@@ -194,15 +197,18 @@ func (s *scanner) fixed() {
 	}
 }
 
-// uint32At returns the number at that offset of the body, which must be within its fixed part.
+// uint32At returns the little-endian number in the four bytes of the body that begin at offset at.
+// They must be within the fixed part of the body.
 func (s *scanner) uint32At(at int) uint32 { return binary.LittleEndian.Uint32(s.body[at:]) }
 
-// payload returns the entry of the i-th payload, which must exist. It aliases the body.
+// payload returns the fixed fields of the i-th payload, a slice of the body. The body must have
+// this payload.
 func (s *scanner) payload(i int) []byte {
 	return s.body[messageFixed+i*payloadEntry:][:payloadEntry]
 }
 
-// tensor returns the entry of the i-th tensor, which must exist. It aliases the body.
+// tensor returns the fixed fields of the i-th tensor, a slice of the body. The body must have this
+// tensor.
 func (s *scanner) tensor(i int) []byte {
 	return s.body[messageFixed+s.payloads*payloadEntry+i*tensorEntry:][:tensorEntry]
 }
@@ -254,8 +260,9 @@ func (s *scanner) scanTensor(i int, entry []byte) {
 	}
 }
 
-// part validates the fields that payloads and tensors share, and adds the sizes of a part to those of
-// the sections. entry is that of the i-th payload or tensor, and what names the part in errors. It
+// part validates the fields that payloads and tensors have in common, and adds the sizes of this
+// part to the sums s.metadata and s.inline. entry has the fixed fields of the i-th part of its
+// kind; errors name the kind with the text what, "payload" or "tensor". If a field is invalid, part
 // sets s.err.
 func (s *scanner) part(what string, i int, entry []byte, codec compress.Codec) {
 	length := binary.LittleEndian.Uint64(entry)
@@ -280,9 +287,11 @@ func (s *scanner) part(what string, i int, entry []byte, codec compress.Codec) {
 	}
 }
 
-// compressedLength reads and returns the length of the compressed form of the i-th payload or tensor.
-// what names the part in errors, length is its uncompressed length, and codec its codec. It sets s.err
-// if the codec is not known, or if the compressed length is missing or invalid.
+// compressedLength reads the next compressed length in the body and returns it. It is that of the
+// i-th payload or tensor, which has length bytes uncompressed; errors name the kind with the text
+// what, "payload" or "tensor". If codec is not known, or the compressed length is missing,
+// compressedLength sets s.err and returns 0. If the compressed length is 0 or not less than length,
+// it sets s.err too.
 func (s *scanner) compressedLength(what string, i int, length uint64, codec compress.Codec) uint64 {
 	at := s.entriesEnd() + s.compressedLengths*compressedEntry
 	if !codec.Known() {

@@ -13,8 +13,8 @@ func (m *Message) EncodedSize() int {
 	return HeaderSize + int(descriptor+inline)
 }
 
-// sizes returns the size in bytes of the descriptor, the part of the body before the inline bytes, and
-// the total size of the inline bytes.
+// sizes returns two sizes in bytes of m's body: of the descriptor, which is the part before the
+// inline bytes, and of all inline bytes together.
 func (m *Message) sizes() (descriptor, inline uint64) {
 	descriptor = messageFixed + uint64(len(m.Metadata))
 	for i := range m.Payloads {
@@ -34,8 +34,8 @@ func (m *Message) sizes() (descriptor, inline uint64) {
 	return descriptor, inline
 }
 
-// compressedEntrySize returns the number of bytes that the descriptor has for the compressed length of
-// a part with that codec.
+// compressedEntrySize returns the size of the field in the descriptor that holds a part's
+// compressed length: 8 bytes, or 0 if codec is None, because the field is then missing.
 func compressedEntrySize(codec compress.Codec) uint64 {
 	if codec != compress.None {
 		return compressedEntry
@@ -43,8 +43,9 @@ func compressedEntrySize(codec compress.Codec) uint64 {
 	return 0
 }
 
-// Append appends the whole frame of m to dst and returns the extended slice. If crc is set the frame
-// has a checksum. m must pass [Message.Check], and each inline part must have WireLength bytes in Data.
+// Append appends the whole frame of m to dst and returns the extended slice. If crc is true, the
+// frame has a checksum. [Message.Check] must accept m, and each inline part must have WireLength
+// bytes in Data. The frame has copies of all bytes of m.
 func (m *Message) Append(dst []byte, crc bool) []byte {
 	start := len(dst)
 	dst = m.AppendDescriptor(dst, crc)
@@ -64,10 +65,10 @@ func (m *Message) Append(dst []byte, crc bool) []byte {
 	return dst
 }
 
-// AppendDescriptor appends the header and the descriptor of m to dst and returns the extended slice. It
-// ignores Data. The caller must then append WireLength bytes for each inline payload, after that for
-// each inline tensor, and, if crc is set, the checksum with [AppendChecksum]. m must pass
-// [Message.Check].
+// AppendDescriptor appends the header and the descriptor of m to dst and returns the extended
+// slice. It ignores Data. The caller must then append WireLength bytes for each inline payload,
+// after these WireLength bytes for each inline tensor, and, if crc is true, the checksum with
+// [AppendChecksum]. [Message.Check] must accept m.
 func (m *Message) AppendDescriptor(dst []byte, crc bool) []byte {
 	descriptor, inline := m.sizes()
 	dst = Header{Length: uint32(descriptor + inline), Kind: KindMessage, CRC: crc}.Append(dst)

@@ -17,7 +17,8 @@ import (
 
 func cuda(i int) device.Device { return device.Device{Kind: "cuda", Index: i} }
 
-// messages lists messages that differ in one aspect each.
+// messages returns new messages by name, each of which shows one feature, such as a deadline,
+// devices or compression.
 func messages() map[string]*Message {
 	large := uint64(3 << 30)
 	return map[string]*Message{
@@ -57,7 +58,9 @@ func messages() map[string]*Message {
 	}
 }
 
-// decoded decodes a whole frame of the message stream.
+// decoded decodes frame, a whole frame of the message stream, and returns the message, which refers
+// to frame, or the error of the header, the checksum or the body. It requires that frame has the
+// length that the header gives.
 func decoded(t testing.TB, frame []byte, limits Limits) (*Message, error) {
 	h, err := DecodeMessageHeader(frame, limits)
 	if err != nil {
@@ -72,7 +75,7 @@ func decoded(t testing.TB, frame []byte, limits Limits) (*Message, error) {
 	return m, m.Decode(body, limits)
 }
 
-// requireMessage compares the fields that are sent.
+// requireMessage requires that want and got are equal in all fields that are sent.
 func requireMessage(t testing.TB, want, got *Message) {
 	t.Helper()
 	plain := func(m *Message) Message {
@@ -104,7 +107,8 @@ func TestMessages(t *testing.T) {
 	}
 }
 
-// Counts are limited by the size of the body.
+// TestCountParts checks that CountParts returns the announced numbers of payloads and tensors, but
+// not more than the body has space for, and zeros if the body has no complete fixed part.
 func TestCountParts(t *testing.T) {
 	body := messages()["large"].Append(nil, false)[HeaderSize:]
 	payloads, tensors := CountParts(body)
@@ -116,7 +120,8 @@ func TestCountParts(t *testing.T) {
 	require.Equal(t, [2]int{}, [2]int{payloads, tensors})
 }
 
-// The caller may append the inline bytes.
+// TestAppendDescriptor checks that a frame of AppendDescriptor, to which the caller appends the
+// inline bytes and the checksum, equals the frame of Append.
 func TestAppendDescriptor(t *testing.T) {
 	m := messages()["inline"]
 	frame := append(m.AppendDescriptor([]byte("before"), true), "payload!tensor!!"...)
@@ -140,7 +145,8 @@ func TestExpiredTimeoutIsEncoded(t *testing.T) {
 	}
 }
 
-// One Message is decoded into repeatedly, with increasing and decreasing numbers of parts.
+// TestMessageIsReused checks that decoding different messages into the same Message gives the same
+// results as decoding into new ones, with increasing and decreasing numbers of parts.
 func TestMessageIsReused(t *testing.T) {
 	var m Message
 	for range 3 {
@@ -181,7 +187,8 @@ func TestReset(t *testing.T) {
 	require.Nil(t, m.Tensors)
 }
 
-// An append to a part does not overwrite the next part of the frame.
+// TestPartsHaveNoSpareCapacity checks that the slices of a decoded message have no spare capacity,
+// so that an append to one does not overwrite the next part of the frame.
 func TestPartsHaveNoSpareCapacity(t *testing.T) {
 	got, err := decoded(t, messages()["inline"].Append(nil, false), Limits{})
 	require.NoError(t, err)
@@ -254,7 +261,8 @@ var malformed = []struct {
 	{"empty tensor elsewhere", "tensor 0 flags", func(p []byte) []byte { return put(40, 0)(put(52, flagNamed)(p)) }},
 }
 
-// The compressed form in testdata can be decompressed.
+// TestCompressedPartOfTheGoldenMessage checks that the compressed payload of the frame in testdata
+// can be decompressed and has the right bytes.
 func TestCompressedPartOfTheGoldenMessage(t *testing.T) {
 	part := make([]byte, 1000)
 	compressed := messages()["compressed"].Payloads[0]
@@ -262,7 +270,9 @@ func TestCompressedPartOfTheGoldenMessage(t *testing.T) {
 	require.Equal(t, strings.Repeat("tensor ", 143)[:1000], string(part))
 }
 
-// The lengths of the two compressed parts of the message are at 24+2*16+32.
+// TestMalformedCompressedLengths checks that Decode rejects a message whose compressed lengths are
+// missing or invalid, with an Error about the right field, and leaves the Message unchanged. The
+// lengths are at offset 24+2*16+32 of the body.
 func TestMalformedCompressedLengths(t *testing.T) {
 	const compressedLengths = 88
 	good := messages()["compressed"].Append(nil, false)[HeaderSize:]
@@ -289,7 +299,8 @@ func TestMalformedCompressedLengths(t *testing.T) {
 	}
 }
 
-// put returns a function that replaces one byte.
+// put returns a function that sets byte at of its argument to b, in place, and returns the
+// argument.
 func put(at int, b byte) func([]byte) []byte {
 	return func(p []byte) []byte {
 		p[at] = b
@@ -308,7 +319,8 @@ func TestMalformedMessages(t *testing.T) {
 	}
 }
 
-// The sum of two lengths overflows to a small number.
+// TestLengthsDoNotWrapAround checks that Decode rejects a message whose lengths are so large that
+// their sum would overflow to a small number.
 func TestLengthsDoNotWrapAround(t *testing.T) {
 	m := Message{Payloads: []Payload{{Length: 1, Inline: true, Data: []byte("x")}, {Length: 1, Inline: true, Data: []byte("y")}}}
 	body := m.Append(nil, false)[HeaderSize:]
@@ -373,7 +385,8 @@ func TestChecksum(t *testing.T) {
 	}
 }
 
-// Both the sender's check and the receiver report exceeded limits.
+// TestLimits checks that for each limit, Check and Decode accept a message that just meets the
+// limit, and report ErrLimit for one that exceeds it by one.
 func TestLimits(t *testing.T) {
 	for _, c := range []struct {
 		field  string
@@ -408,7 +421,8 @@ func TestDefaults(t *testing.T) {
 	require.Equal(t, few, few.WithDefaults())
 }
 
-// Check rejects devices that cannot be encoded.
+// TestCheckDevices checks that Check rejects a message with a device that cannot be encoded:
+// without a kind, with a kind that is too long, or with an index out of range.
 func TestCheckDevices(t *testing.T) {
 	for field, c := range map[string]Tensor{
 		"tensor 1 source kind":  {},
@@ -424,8 +438,10 @@ func TestCheckDevices(t *testing.T) {
 	requireFault(t, m.Check(Limits{}), "MESSAGE", "tensor 0 device index")
 }
 
-// Whatever shows of a plain message, its head is found or not, and never wrongly;
-// the head and the inline bytes make what the whole body does.
+// TestDescriptorSize checks that for a message whose parts are all inline and uncompressed,
+// DescriptorSize returns the size of the descriptor if the prefix contains the descriptor, and 0
+// otherwise. Decoding the descriptor and the inline bytes separately gives the same message as
+// decoding the whole body.
 func TestDescriptorSize(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		bytes := rapid.SliceOfN(rapid.Byte(), 0, 40)
@@ -460,8 +476,8 @@ func TestDescriptorSize(t *testing.T) {
 	})
 }
 
-// DescriptorSize returns the right size or 0 for any prefix of a message; decoding the descriptor and
-// the inline bytes separately gives the same message as decoding the whole body.
+// TestDescriptorSizeOfUncompressedInlineMessages checks that DescriptorSize returns a size for a
+// message whose parts are inline and uncompressed, and 0 if a part is not inline or is compressed.
 func TestDescriptorSizeOfUncompressedInlineMessages(t *testing.T) {
 	plain := Message{Payloads: []Payload{{Length: 3, Inline: true, Data: []byte("abc")}}}
 	require.NotZero(t, DescriptorSize(plain.Append(nil, false)[HeaderSize:]))

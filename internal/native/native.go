@@ -55,8 +55,8 @@ type Limits struct {
 	Kind int
 }
 
-// WithDefaults returns l with each 0 replaced by the default, and with Payloads, Tensors and Kind
-// reduced to their maximum if they exceed it.
+// WithDefaults returns a copy of l in which each field that is 0 has its default. Payloads, Tensors
+// and Kind are lowered to their maximum if they exceed it.
 func (l Limits) WithDefaults() Limits {
 	return Limits{
 		Descriptor: cmp.Or(l.Descriptor, 4<<20),
@@ -67,10 +67,12 @@ func (l Limits) WithDefaults() Limits {
 	}
 }
 
-// message returns the size in bytes of the largest body of a MESSAGE. l must have no zero fields.
+// message returns the largest size in bytes that these limits allow for the body of a MESSAGE
+// frame. l must have no zero fields.
 func (l Limits) message() uint64 { return uint64(l.Descriptor) + uint64(l.Inline) }
 
-// targets returns the size in bytes of the largest body of TARGETS. l must have no zero fields.
+// targets returns the largest size in bytes that these limits allow for the body of a TARGETS
+// frame. l must have no zero fields.
 func (l Limits) targets() uint64 {
 	return targetsFixed + uint64(l.Tensors)*uint64(targetFixed+l.Kind)
 }
@@ -96,14 +98,15 @@ func (e *Error) Error() string {
 	return "native: " + e.Frame + ", " + e.Field + ": " + e.Err.Error()
 }
 
-// Unwrap returns Err.
+// Unwrap returns e.Err, the cause, for errors.Is and errors.As.
 func (e *Error) Unwrap() error { return e.Err }
 
 func fault(frame, field, format string, args ...any) error {
 	return &Error{Frame: frame, Field: field, Err: fmt.Errorf(format, args...)}
 }
 
-// exceeded returns an [*Error] about a number above its limit. It matches ErrLimit.
+// exceeded returns an [*Error] that matches ErrLimit: in this field of this frame there is the
+// number got, which is above limit.
 func exceeded(frame, field string, got, limit uint64) error {
 	return fault(frame, field, "%w: %d, at most %d", ErrLimit, got, limit)
 }
@@ -114,8 +117,9 @@ const SumSize = 4
 // castagnoli is the polynomial for which processors have an instruction.
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// Sum returns the CRC32C of the bytes that have the checksum sum, followed by p. The checksum of no
-// bytes is 0, so that a caller can sum several pieces of memory one after the other.
+// Sum returns the CRC32C of some earlier bytes and p together; sum is the CRC32C of the earlier
+// bytes. The CRC32C of no bytes is 0, so a caller can sum several pieces of memory one after the
+// other, starting with 0.
 func Sum(sum uint32, p []byte) uint32 { return crc32.Update(sum, castagnoli, p) }
 
 // AppendChecksum computes the checksum of the frame dst[start:], its header and body, appends it to dst
@@ -124,8 +128,8 @@ func AppendChecksum(dst []byte, start int) []byte {
 	return binary.LittleEndian.AppendUint32(dst, Sum(0, dst[start:]))
 }
 
-// compareSums returns nil if the received and the computed checksum are equal, and otherwise an
-// [*Error] that matches ErrChecksum. frame is its Frame.
+// compareSums returns nil if the received checksum equals counted, the checksum that this end has
+// computed. Otherwise it returns an [*Error] that matches ErrChecksum and has frame as its Frame.
 func compareSums(frame string, received, counted uint32) error {
 	if received != counted {
 		return fault(frame, "crc", "%w: received %08x, computed %08x", ErrChecksum, received, counted)

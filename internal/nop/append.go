@@ -38,7 +38,7 @@ func AppendInt(dst []byte, v int64) []byte {
 	return binary.LittleEndian.AppendUint64(append(dst, prefixI64), uint64(v))
 }
 
-// AppendBool appends the encoding of v to dst and returns the extended slice.
+// AppendBool appends the encoding of v, one byte, to dst and returns the extended slice.
 func AppendBool(dst []byte, v bool) []byte {
 	if v {
 		return append(dst, 1)
@@ -67,20 +67,21 @@ func AppendUint64s(dst []byte, v []uint64) []byte {
 	return dst
 }
 
-// AppendArrayHeader appends the header of an array of n elements to dst and returns the extended slice.
-// The caller must then append the elements, which must not be integers.
+// AppendArrayHeader appends the header of an array of n elements to dst and returns the extended
+// slice. The caller must then append the n elements, which must not be integers (see AppendUint64s
+// for those).
 func AppendArrayHeader(dst []byte, n int) []byte { return appendHeader(dst, prefixArray, n) }
 
 // AppendPairHeader appends the header of a pair to dst and returns the extended slice. The caller must
 // then append its two values.
 func AppendPairHeader(dst []byte) []byte { return appendHeader(dst, prefixArray, 2) }
 
-// AppendMapHeader appends the header of a map to dst and returns the extended slice. The caller must
-// then append n pairs of key and value.
+// AppendMapHeader appends the header of a map of n entries to dst and returns the extended slice.
+// The caller must then append n pairs of key and value.
 func AppendMapHeader(dst []byte, n int) []byte { return appendHeader(dst, prefixMap, n) }
 
-// AppendStructHeader appends the header of a structure to dst and returns the extended slice. The
-// caller must then append the members in order.
+// AppendStructHeader appends the header of a structure with that number of members to dst and
+// returns the extended slice. The caller must then append the members in order.
 func AppendStructHeader(dst []byte, members int) []byte {
 	return appendHeader(dst, prefixStruct, members)
 }

@@ -20,14 +20,17 @@ type Decoder struct {
 	err error
 }
 
-// NewDecoder returns a Decoder that reads p. It retains p, and results of Bytes alias p.
+// NewDecoder returns a Decoder that reads p. The Decoder keeps p, and the slices that Bytes returns
+// are parts of p.
 func NewDecoder(p []byte) Decoder { return Decoder{buf: p} }
 
-// Err returns the first error, or nil. It is an [*Error] unless [Decoder.Fail] was called with another.
+// Err returns the first error of d, or nil. It is an [*Error] unless [Decoder.Fail] has set
+// another.
 func (d *Decoder) Err() error { return d.err }
 
-// Fail sets err as the error of d, unless d has one, and drops the remaining bytes. It is for values
-// that are well-formed but invalid. err must not be nil.
+// Fail sets err as the error of d, which Err returns, and drops the remaining bytes. If d has an
+// error already, Fail does nothing. It is for values that are well-formed but invalid. err must not
+// be nil.
 func (d *Decoder) Fail(err error) {
 	if d.err == nil {
 		d.err = err
@@ -35,14 +38,16 @@ func (d *Decoder) Fail(err error) {
 	}
 }
 
-// Failf calls Fail with an [*Error] at the current offset. Its text is formatted as by fmt.Sprintf.
+// Failf sets the error of d, as Fail does, to an [*Error] at the current offset. Its text is
+// formatted as by fmt.Sprintf.
 func (d *Decoder) Failf(format string, args ...any) { d.failAt(d.off, format, args...) }
 
 func (d *Decoder) failAt(off int, format string, args ...any) {
 	d.Fail(&Error{Offset: off, What: fmt.Sprintf(format, args...)})
 }
 
-// Finish ends the decoding: it returns the first error, or an [*Error] if bytes remain.
+// Finish ends the decoding. It returns the first error of d, an [*Error] if bytes remain unread,
+// and otherwise nil.
 func (d *Decoder) Finish() error {
 	if n := d.remaining(); n > 0 {
 		d.Failf("%d bytes too many", n)
@@ -56,8 +61,9 @@ func (d *Decoder) Offset() int { return d.off }
 // remaining returns the number of bytes left to read.
 func (d *Decoder) remaining() int { return len(d.buf) - d.off }
 
-// next reads the next n bytes and returns them; they alias the input, and an append to them does not
-// overwrite later bytes. If fewer remain it fails d and returns nil.
+// next reads the next n bytes and returns them without a copy. The result is part of the input; an
+// append to it does not overwrite later bytes. If fewer than n bytes remain, next sets the error of
+// d and returns nil.
 func (d *Decoder) next(n int) []byte {
 	if n > d.remaining() {
 		d.Failf("want %d bytes, %d left", n, d.remaining())
@@ -68,7 +74,8 @@ func (d *Decoder) next(n int) []byte {
 	return p
 }
 
-// prefix reads and returns the next byte. If no byte remains it fails d, and ok is false.
+// prefix reads the next byte and returns it and true. If no byte remains it sets the error of d and
+// returns 0 and false.
 func (d *Decoder) prefix() (b byte, ok bool) {
 	if d.remaining() == 0 {
 		d.Failf("want a value, nothing left")
@@ -79,8 +86,8 @@ func (d *Decoder) prefix() (b byte, ok bool) {
 	return b, true
 }
 
-// expect reads a prefix byte and reports whether it is want. If not it fails d, with kind as the name
-// of the expected value.
+// expect reads a prefix byte and reports whether it is want. If it is another one, or no byte
+// remains, expect sets the error of d, in whose text kind is the name of the expected value.
 func (d *Decoder) expect(want byte, kind string) bool {
 	got, ok := d.prefix()
 	if ok && got != want {
@@ -90,8 +97,8 @@ func (d *Decoder) expect(want byte, kind string) bool {
 	return ok
 }
 
-// fixed reads a little-endian number of width bytes: 1, 2, 4 or 8. If fewer remain it fails d and
-// returns 0.
+// fixed reads a little-endian number of width bytes: 1, 2, 4 or 8. If fewer bytes remain it sets
+// the error of d and returns 0.
 func (d *Decoder) fixed(width int) uint64 {
 	p := d.next(width)
 	switch len(p) {
@@ -107,8 +114,8 @@ func (d *Decoder) fixed(width int) uint64 {
 	return 0
 }
 
-// Bytes reads a string and returns it, without a copy, as a slice of the input. It returns nil after an
-// error.
+// Bytes reads a string and returns it, without a copy, as a slice of the input. The result is
+// empty, possibly nil, if the next value is not a complete string, or after an earlier error.
 func (d *Decoder) Bytes() []byte {
 	if !d.expect(prefixString, "a string") {
 		return nil
@@ -117,9 +124,10 @@ func (d *Decoder) Bytes() []byte {
 }
 
 // Array reads the header of an array whose elements are not integers, and returns the number of
-// elements. The caller must then read the elements. minSize is the minimum encoded size of an element
-// in bytes, at least 1. If the remaining bytes cannot contain that many elements, Array fails d and
-// returns 0, so a caller may allocate memory for all elements.
+// elements. The caller must then read the elements. minSize is the minimum encoded size of an
+// element in bytes, at least 1. If the remaining bytes cannot contain that many elements, or the
+// next value is no such array, Array sets the error of d and returns 0. So a caller may allocate
+// memory for all elements.
 func (d *Decoder) Array(minSize int) int {
 	if !d.expect(prefixArray, "an array") {
 		return 0
@@ -127,10 +135,10 @@ func (d *Decoder) Array(minSize int) int {
 	return d.count(minSize)
 }
 
-// Map reads the header of a map and returns the number of its entries. The caller must then read the
-// key and the value of each entry. minSize is the minimum encoded size of an entry in bytes, at least
-// 1. If the remaining bytes cannot contain that many entries, Map fails d and returns 0. The encoding
-// permits duplicate keys and any order.
+// Map reads the header of a map and returns the number of its entries. The caller must then read
+// the key and the value of each entry; keys may come in any order and more than once. minSize is
+// the minimum encoded size of an entry in bytes, at least 1. If the remaining bytes cannot contain
+// that many entries, or the next value is no map, Map sets the error of d and returns 0.
 func (d *Decoder) Map(minSize int) int {
 	if !d.expect(prefixMap, "a map") {
 		return 0
@@ -138,17 +146,19 @@ func (d *Decoder) Map(minSize int) int {
 	return d.count(minSize)
 }
 
-// Struct reads the header of a structure, and fails d if the structure does not have the given number
-// of members. The caller must then read the members.
+// Struct reads the header of a structure. The caller must then read the members. If the next value
+// is not a structure with that number of members, Struct sets the error of d.
 func (d *Decoder) Struct(members int) {
 	d.exactly(prefixStruct, "a structure", members)
 }
 
-// Pair reads the header of a pair; the caller must then read its two values.
+// Pair reads the header of a pair; the caller must then read its two values. If the next value is
+// not a pair, Pair sets the error of d.
 func (d *Decoder) Pair() { d.exactly(prefixArray, "a pair", 2) }
 
-// Variant reads the header of a variant and returns the index of the alternative that follows; -1 is
-// the empty variant, whose value is an empty optional. It returns 0 after an error.
+// Variant reads the header of a variant and returns the index of its alternative. The caller must
+// then read the value; after -1, the empty variant, the value is an empty optional. If the next
+// value is no variant, Variant sets the error of d and returns 0.
 func (d *Decoder) Variant() int32 {
 	if !d.expect(prefixVariant, "a variant") {
 		return 0
@@ -166,8 +176,9 @@ func (d *Decoder) Empty() bool {
 	return true
 }
 
-// exactly reads a header that begins with prefix, and fails d if the count in the header is not parts.
-// kind names the expected value in the error.
+// exactly reads a header that begins with the byte prefix. If the next value begins with another
+// byte, or the count in its header is not parts, exactly sets the error of d. kind names the
+// expected value in the error.
 func (d *Decoder) exactly(prefix byte, kind string, parts int) {
 	start := d.off
 	if !d.expect(prefix, kind) {
@@ -178,8 +189,9 @@ func (d *Decoder) exactly(prefix byte, kind string, parts int) {
 	}
 }
 
-// count reads a count and returns it. If the remaining bytes cannot contain that many elements of
-// minSize bytes, at least 1, it fails d and returns 0.
+// count reads the number of elements of a value and returns it. If the remaining bytes cannot
+// contain that many elements of minSize bytes each, it sets the error of d and returns 0. minSize
+// must be at least 1.
 func (d *Decoder) count(minSize int) int {
 	start := d.off
 	n := d.Uint64()
@@ -191,21 +203,26 @@ func (d *Decoder) count(minSize int) int {
 	return int(n)
 }
 
-// Uint64 reads an unsigned integer in a form of at most 8 bytes. It returns 0 after an error.
+// Uint64 reads an unsigned integer that is encoded in at most 8 bytes. If the next value is
+// anything else, it sets the error of d and returns 0, as it does after an earlier error.
 func (d *Decoder) Uint64() uint64 { return d.unsigned(prefixU64) }
 
-// Uint32 reads an unsigned integer in a form of at most 4 bytes. As in libnop, a wider form fails d
-// even if the value fits. Uint32 returns 0 after an error.
+// Uint32 reads an unsigned integer that is encoded in at most 4 bytes. If the next value is
+// anything else, it sets the error of d and returns 0, even if a wider encoding has a value that
+// fits, as in libnop. It also returns 0 after an earlier error.
 func (d *Decoder) Uint32() uint32 { return uint32(d.unsigned(prefixU32)) }
 
-// Int64 reads a signed integer in a form of at most 8 bytes. It returns 0 after an error.
+// Int64 reads a signed integer that is encoded in at most 8 bytes. If the next value is anything
+// else, it sets the error of d and returns 0, as it does after an earlier error.
 func (d *Decoder) Int64() int64 { return d.signed(prefixI64) }
 
-// Int32 reads a signed integer in a form of at most 4 bytes. As in libnop, a wider form fails d even if
-// the value fits. Int32 returns 0 after an error.
+// Int32 reads a signed integer that is encoded in at most 4 bytes. If the next value is anything
+// else, it sets the error of d and returns 0, even if a wider encoding has a value that fits, as in
+// libnop. It also returns 0 after an earlier error.
 func (d *Decoder) Int32() int32 { return int32(d.signed(prefixI32)) }
 
-// Bool reads a boolean. It returns false after an error.
+// Bool reads a boolean. If the next value is not one, it sets the error of d and returns false, as
+// it does after an earlier error.
 func (d *Decoder) Bool() bool {
 	b, ok := d.prefix()
 	if ok && b > 1 {
@@ -216,8 +233,8 @@ func (d *Decoder) Bool() bool {
 }
 
 // Uint64s reads an array of 64-bit integers, appends its elements to dst and returns the extended
-// slice, or dst after an error. It allocates only to extend dst, in proportion to the bytes that it
-// reads.
+// slice. If the next value is no such array, it sets the error of d and returns dst. It allocates
+// only to extend dst, in proportion to the bytes that it reads.
 func (d *Decoder) Uint64s(dst []uint64) []uint64 {
 	start := d.off
 	if !d.expect(prefixIntegers, "an array of integers") {
@@ -236,8 +253,9 @@ func (d *Decoder) Uint64s(dst []uint64) []uint64 {
 	return dst
 }
 
-// unsigned reads and returns an unsigned integer. widest, one of prefixU8 to prefixU64, is the prefix
-// of the widest form that is accepted. In another form the integer fails d, and unsigned returns 0.
+// unsigned reads and returns an unsigned integer. widest, one of prefixU8 to prefixU64, is the
+// prefix of the widest encoding that is accepted. If the next value is anything else, unsigned sets
+// the error of d and returns 0.
 func (d *Decoder) unsigned(widest byte) uint64 {
 	b, _ := d.prefix()
 	if b <= maxPositive {
@@ -250,8 +268,9 @@ func (d *Decoder) unsigned(widest byte) uint64 {
 	return d.fixed(1 << (b - prefixU8))
 }
 
-// signed reads and returns a signed integer. widest, one of prefixI8 to prefixI64, is the prefix of the
-// widest form that is accepted. In another form the integer fails d, and signed returns 0.
+// signed reads and returns a signed integer. widest, one of prefixI8 to prefixI64, is the prefix of
+// the widest encoding that is accepted. If the next value is anything else, signed sets the error
+// of d and returns 0.
 func (d *Decoder) signed(widest byte) int64 {
 	b, _ := d.prefix()
 	if b <= maxPositive || b >= minNegative {

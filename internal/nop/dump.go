@@ -13,16 +13,17 @@ const (
 	dumpDepth  = 32 // nesting shown; hostile input must not exhaust the stack
 )
 
-// Dump writes p in readable form, one element per line: offset, bytes and meaning, indented by nesting.
+// Dump writes p to w in readable form, one element per line: offset, bytes and meaning, indented by
+// nesting. It uses one call of w.Write.
 //
 //	0000  ba 01                         array of 1
 //	0002    b9 02                       structure of 2
 //	0004      bd 03 63 70 75            "cpu"
 //	0009      00                        0
 //
-// Because it does not know the message, it cannot distinguish signed from unsigned small numbers, or 0
-// and 1 from booleans. If an element cannot be decoded or is nested too deeply, Dump prints the
-// remaining bytes from there, with the reason in their first line. The error is that of w.
+// Because Dump does not know the message, it cannot distinguish signed from unsigned small numbers,
+// or 0 and 1 from booleans. If an element cannot be decoded or is nested too deeply, Dump prints
+// the remaining bytes from there, with the reason in their first line. The error is that of w.
 func Dump(w io.Writer, p []byte) error {
 	var out bytes.Buffer
 	s := dumper{Decoder: NewDecoder(p), bytes: p, out: &out}
@@ -45,7 +46,7 @@ type dumper struct {
 }
 
 // value reads and prints one value with the values nested in it. depth is the nesting level of the
-// value. It stops at the first error, which s keeps.
+// value. At the first invalid element it returns, and s.err is the error.
 func (s *dumper) value(depth int) {
 	if depth > dumpDepth {
 		s.Failf("nested deeper than %d", dumpDepth)
@@ -65,9 +66,9 @@ func (s *dumper) value(depth int) {
 	}
 }
 
-// head reads the next value, whose first byte is prefix. Of a value that contains others it reads only
-// the header. It returns the meaning of the bytes that it has read, and the number of values that the
-// caller must then read as parts of this one. It fails s if the bytes are invalid.
+// head reads the next value, whose first byte is prefix. Of a value that contains others it reads
+// only the header. It returns the meaning of the bytes that it has read, and the number of values
+// that the caller must then read as parts of this one. If the bytes are invalid it sets s.err.
 func (s *dumper) head(prefix byte) (meaning string, parts int) {
 	switch {
 	case prefix <= prefixU64:

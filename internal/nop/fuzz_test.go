@@ -33,8 +33,8 @@ func FuzzDecoder(f *testing.F) {
 	})
 }
 
-// FuzzIntegers checks that an integer read from arbitrary bytes is encoded in at most as many, and
-// decodes to the same value.
+// FuzzIntegers checks that an integer read from arbitrary bytes is encoded in at most that many
+// bytes, which decode to the same value.
 func FuzzIntegers(f *testing.F) {
 	f.Add([]byte{0x80, 0x80})
 	f.Add([]byte{0x85, 0x80, 0})

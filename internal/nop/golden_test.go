@@ -17,7 +17,8 @@ type sample struct {
 	total int  // length of the whole encoding
 }
 
-// loadSamples parses lines like "uint64 128   (2) 80 80".
+// loadSamples reads the samples of libnop's encoding from testdata, in lines like "uint64 128 (2)
+// 80 80": a description, the number of bytes, and the bytes. It returns them by their description.
 func loadSamples(t *testing.T) map[string]sample {
 	text, err := os.ReadFile("testdata/nop-samples.txt")
 	require.NoError(t, err)

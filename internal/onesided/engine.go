@@ -60,8 +60,9 @@ type sendOp struct {
 	source Source
 }
 
-// New returns an Engine that owns the connections of link. The caller must call Run, before which the
-// Protocol may store the Engine.
+// New returns an Engine that owns the connections of link and retains link's functions. c.Protocol
+// decides how tensors are described and copied. The Engine does nothing until the caller calls Run,
+// which must be called once; before that the Protocol may store the Engine.
 func New(link channel.Link, c Config) *Engine {
 	e := &Engine{
 		Config:    c,
@@ -78,7 +79,8 @@ func New(link channel.Link, c Config) *Engine {
 	return e
 }
 
-// Run starts the goroutines of the Engine. It does not block.
+// Run starts the goroutines of the Engine, which read the connections, write to the first one and,
+// unless the Protocol is a Scheduler, pull tensors. It does not block, and must be called once.
 func (e *Engine) Run() {
 	if e.scheduler == nil {
 		e.Go(e.pullInOrder)
@@ -89,15 +91,21 @@ func (e *Engine) Run() {
 	}
 }
 
-// Go runs f on a goroutine for which Close waits. f must return after the end of the channel.
+// Go runs f on a new goroutine, for which Close waits. f must return soon after the end of the
+// channel.
 func (e *Engine) Go(f func()) { e.lifecycle.Go(f) }
 
 func (e *Engine) fail(err error) { e.lifecycle.Fail(e.WrapError(err)) }
 
-// Close implements [channel.Channel].
+// Close implements [channel.Channel]. It ends the channel with cause, or with net.ErrClosed if
+// cause is nil, unless the channel has already ended. It waits until every done has been called and
+// all goroutines of the Engine have ended, and returns the error of closing the link.
 func (e *Engine) Close(cause error) error { return e.lifecycle.Close(cause) }
 
-// Send implements [channel.Channel].
+// Send implements [channel.Channel]. Once the memory of src is ready, or at once if Config.Streams
+// is true, it describes the tensor to the peer, which pulls it. done is called on another
+// goroutine: with nil when the peer has confirmed that it has pulled the tensor, or with the error
+// of the transfer. The Engine retains src until then. Send does not block.
 func (e *Engine) Send(id uint64, src device.Buffer, done func(error)) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -121,9 +129,11 @@ func (e *Engine) Send(id uint64, src device.Buffer, done func(error)) {
 	})
 }
 
-// begin returns a transfer of buf, which waits for the work of buf's stream unless Config.Streams is
-// set. If buf is empty or the transfer cannot begin, begin completes it on another goroutine, and ok is
-// false. The caller holds mu.
+// begin returns a new transfer of buf and true. Unless Config.Streams is true, the transfer waits
+// for the work on buf's stream. If buf is empty, or the transfer cannot begin, begin calls done on
+// another goroutine, with nil or the error, and ok is false. A transfer cannot begin after the end
+// of the channel and, unless Config.Streams is true, if buf is not host memory or no event can be
+// recorded on its stream. The caller holds mu.
 func (e *Engine) begin(id uint64, buf device.Buffer, done func(error)) (t transfer.Transfer, ok bool) {
 	var err error
 	switch {
@@ -144,9 +154,10 @@ func (e *Engine) begin(id uint64, buf device.Buffer, done func(error)) (t transf
 	return t, false
 }
 
-// describe describes the memory of s to the peer. fault is the error of the memory's stream, or nil if
-// the memory is ready. If fault is not nil or the memory cannot be described, s completes with the
-// error on another goroutine. The caller holds mu.
+// describe describes the memory of s to the peer and stores the Source in s. fault is the error of
+// the stream of the memory, or nil if the memory is ready. If fault is not nil, or the Protocol
+// cannot describe the memory, describe removes s from e.sends, and s completes with the error on
+// another goroutine. The caller holds mu.
 func (e *Engine) describe(s *sendOp, fault error) {
 	if fault == nil {
 		s.source, fault = e.Protocol.Describe(s.Buf)
@@ -159,9 +170,11 @@ func (e *Engine) describe(s *sendOp, fault error) {
 	e.writer.Push(Frame{Kind: Describe, ID: s.ID, Source: s.source})
 }
 
-// handleCopied completes the Send with that id, whose tensor the peer has pulled. An unknown id is that
-// of an aborted Send and is ignored. The error matches channel.ErrProtocol if the peer has not pulled
-// the tensor.
+// handleCopied handles the peer's confirmation that it has pulled the tensor of the Send with the
+// given id: it completes the Send without error. If there is no such Send, because it was aborted,
+// handleCopied returns nil. After an error, with which the Send stays, the caller must end the
+// channel. The error matches channel.ErrProtocol if the tensor has not been described, and is
+// otherwise that of the Source. It takes mu.
 func (e *Engine) handleCopied(id uint64) error {
 	e.mu.Lock()
 	s := e.sends[id]
@@ -183,10 +196,12 @@ func (e *Engine) handleCopied(id uint64) error {
 	return err
 }
 
-// Abort implements [channel.Channel]. If the tensor of a Send has been described, the Send completes
-// when it has been revoked. The peer is informed because it may keep the description for a Recv that
-// will not come. For a Recv the peer is not informed: it keeps the tensor described until it aborts its
-// Send.
+// Abort implements [channel.Channel]; a nil cause stands for channel.ErrClosed. A Send whose tensor
+// has been described completes, with cause, when the description has been revoked; the peer is
+// informed, because it may keep the description for a Recv that will not come. A Recv completes
+// with cause as soon as its memory is not in use, or without error if all bytes have been copied
+// before. The peer is not informed about a Recv: its Send stays described until the peer aborts it.
+// An id without a transfer is ignored, except that a description that waits for a Recv is dropped.
 func (e *Engine) Abort(id uint64, cause error) {
 	cause = cmp.Or(cause, channel.ErrClosed)
 	e.mu.Lock()
@@ -210,7 +225,8 @@ func (e *Engine) Abort(id uint64, cause error) {
 	e.dropDescription(id)
 }
 
-// end revokes the description of s, if there is one, and completes s with cause.
+// end completes s with cause. If s has been described, end first revokes the description, which may
+// block while the peer copies.
 func (s *sendOp) end(cause error) {
 	if s.source != nil {
 		s.source.Revoke()
@@ -218,8 +234,9 @@ func (s *sendOp) end(cause error) {
 	s.Done(cause)
 }
 
-// release closes the link and completes all transfers, except those being pulled, which Finish
-// completes. The lifecycle calls it at its end, without mu.
+// release closes link and completes all Sends and Recvs with the error of the channel, except Recvs
+// that are being pulled, which Finish completes. It also closes the Protocol. It returns the error
+// of closing link. e.lifecycle calls it once, at the end of the channel, without mu.
 func (e *Engine) release(link channel.Link) error {
 	err := channel.CloseLink(link)
 	e.writer.Close()

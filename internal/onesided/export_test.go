@@ -1,6 +1,7 @@
 package onesided
 
-// Kept returns the number of transfers, descriptions and frames that e holds.
+// Kept returns the sum of the numbers of transfers, unmatched descriptions and their pieces, and
+// queued pulls that e holds. It is 0 if e retains nothing.
 func (e *Engine) Kept() int {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -32,13 +32,14 @@ func connect(t *testing.T) (near, far transport.Conn) {
 	return channeltest.Over(mem.New(nil), "")(t)
 }
 
-// result returns a done function and the channel that receives its error.
+// result returns a done function, and a channel that receives the errors with which it is called.
 func result() (done func(error), err <-chan error) {
 	ch := make(chan error, 2)
 	return func(err error) { ch <- err }, ch
 }
 
-// An asynchronous channel passes the suite on a device with streams.
+// A channel whose copies are asynchronous passes the native conformance suite on a device with
+// streams, and retains no description.
 func TestConformance(t *testing.T) {
 	kind := newKind(t)
 	f := newShare(kind)
@@ -52,8 +53,8 @@ func TestConformance(t *testing.T) {
 	require.Empty(t, f.all, "memory that is described")
 }
 
-// Both ends complete while the streams are held. The receiver's later work sees the tensor, and the
-// sender's later work does not change the received bytes.
+// A Send and its Recv complete while their streams are held. Later work on the receiver's stream
+// sees the tensor, and later work on the sender's stream does not change the received bytes.
 func TestCompletionsDoNotWaitForStreams(t *testing.T) {
 	kind := newKind(t)
 	near, far := connect(t)
@@ -74,8 +75,8 @@ func TestCompletionsDoNotWaitForStreams(t *testing.T) {
 	require.Equal(t, "reuse", contents(t, kind, src))
 }
 
-// A Send that is aborted after the receiver has enqueued its copy completes at once; its memory is free
-// on its stream after the copy.
+// A Send that is aborted after the receiver has enqueued its copy completes at once, and later work
+// on the stream of its memory waits for the copy.
 func TestAbortBehindAnEnqueuedCopy(t *testing.T) {
 	kind := newKind(t)
 	near, far := connect(t)
@@ -102,8 +103,8 @@ type withholding struct{ transport.Conn }
 
 func (withholding) WriteFrames(...transport.Frame) error { return nil }
 
-// An Abort or the end of the channel stops a pull that runs, and one that waits for it. Each done is
-// called once.
+// An Abort, or the end of the channel, makes Stopped return the cause in a pull that runs, and
+// prevents a pull that has not begun. Each done is called once, with the cause.
 func TestPullsAreStopped(t *testing.T) {
 	for name, stop := range map[string]func(e *onesided.Engine){
 		"abort": func(e *onesided.Engine) { e.Abort(1, io.ErrNoProgress); e.Abort(2, io.ErrNoProgress) },
@@ -142,8 +143,8 @@ func TestPullsAreStopped(t *testing.T) {
 	}
 }
 
-// A tensor that is pulled whole is delivered, even if an Abort or the end of the channel comes before the
-// end of the pull. After an Abort it is also confirmed.
+// A Recv whose pull returns nil succeeds even if it was aborted, or the channel was closed, during
+// the pull. After an Abort the Send succeeds too.
 func TestPulledTensorIsDelivered(t *testing.T) {
 	for name, stop := range map[string]func(e *onesided.Engine) error{
 		"abort": func(e *onesided.Engine) error { e.Abort(1, io.ErrNoProgress); return nil },
@@ -199,7 +200,8 @@ func (k *late) Copy(dst, src device.Buffer) error {
 	return err
 }
 
-// A Recv that was aborted during its pull does not remove a later one with its id.
+// The end of the pull of an aborted Recv does not affect a later Recv with the same id, which
+// receives the next tensor.
 func TestAbortedPullLeavesLaterRecv(t *testing.T) {
 	kind := newKind(t)
 	f := newShare(kind)
@@ -224,7 +226,8 @@ func TestAbortedPullLeavesLaterRecv(t *testing.T) {
 	require.NoError(t, <-againErr)
 }
 
-// The error of Pull decides what becomes of the Recv and of the channel.
+// If Pull returns channel.ErrAborted, the Recv waits for an Abort; if it returns
+// io.ErrUnexpectedEOF, the channel ends; after another error only the Recv fails.
 func TestOutcomesOfPull(t *testing.T) {
 	fault := errors.New("the copy failed")
 	for name, c := range map[string]struct {
@@ -279,7 +282,8 @@ func (k *faulty) Copy(dst, src device.Buffer) error {
 	return k.fault
 }
 
-// Frames that violate the protocol end the channel; those about unknown transfers are ignored.
+// Frames that violate the protocol end the channel with channel.ErrProtocol. Confirmations and
+// revocations of unknown transfers are ignored.
 func TestHostileFrames(t *testing.T) {
 	text := func(kind onesided.Kind, numbers ...uint64) []byte {
 		p := []byte{byte(kind)}
@@ -324,7 +328,7 @@ func TestHostileFrames(t *testing.T) {
 	}
 }
 
-// Neither end keeps anything of tensors that were copied, or aborted by either end at any time.
+// Neither end retains anything of tensors that were copied, or aborted by either end at any time.
 func TestKeepsNothing(t *testing.T) {
 	kind := newKind(t)
 	f := newShare(kind)

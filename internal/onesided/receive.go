@@ -24,7 +24,11 @@ type Recv struct {
 	cause       error // of an Abort
 }
 
-// Recv implements [channel.Channel].
+// Recv implements [channel.Channel]. Once the peer has described the tensor and the memory of dst
+// is ready, it pulls the tensor into dst. With Config.Streams set it does not wait for the memory.
+// done is called on another goroutine: with nil when all bytes are copied, or the copy is enqueued
+// on dst's stream, or with the error of the transfer. The Engine retains dst until then. Recv does
+// not block.
 func (e *Engine) Recv(id uint64, dst device.Buffer, done func(error)) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -53,8 +57,9 @@ func (e *Engine) Recv(id uint64, dst device.Buffer, done func(error)) {
 	})
 }
 
-// match starts to pull r, whose memory is ready, if the peer has described the tensor; otherwise
-// handleDescription will. The caller holds mu.
+// match marks the memory of r as ready, and starts to pull r if the peer has described the tensor.
+// If not, handleDescription starts that later. If the described length is wrong, match ends the
+// channel, on another goroutine. The caller holds mu.
 func (e *Engine) match(r *Recv) {
 	r.memoryReady = true
 	if o, ok := e.unmatched[r.ID]; ok {
@@ -65,9 +70,10 @@ func (e *Engine) match(r *Recv) {
 	}
 }
 
-// start starts to pull o into r, whose memory is ready. reading is set on the goroutine that reads
-// frames. If inline is true the caller must call Pull and Finish. The error is a [*channel.LengthError]
-// and ends the channel. The caller holds mu.
+// start starts to pull the described tensor o into r, whose memory must be ready. reading must be
+// true only on the goroutine that reads frames. If inline is true, nothing has been started: the
+// caller must call Pull of the Protocol and then r.Finish. The error is a [*channel.LengthError] if
+// the tensor has another length than r; the caller must then end the channel. The caller holds mu.
 func (e *Engine) start(r *Recv, o Remote, reading bool) (inline bool, err error) {
 	if uint64(r.Buf.Len()) != o.Size {
 		return false, &channel.LengthError{Want: int64(r.Buf.Len()), Got: int64(o.Size)}
@@ -81,8 +87,9 @@ func (e *Engine) start(r *Recv, o Remote, reading bool) (inline bool, err error)
 	return false, nil
 }
 
-// stop stops the pulling of r, if it is pulled, because of cause. It returns true if the memory of r is
-// not in use any more; otherwise Finish will be called for r. The caller holds mu.
+// stop ends the pulling of r early because of cause, if it has begun, without waiting. It returns
+// true if the memory of r is not in use; Finish will not be called for r then. It returns false if
+// the memory is in use: Finish is then called for r later. The caller holds mu.
 func (e *Engine) stop(r *Recv, cause error) (idle bool) {
 	idle = true
 	switch {
@@ -96,14 +103,15 @@ func (e *Engine) stop(r *Recv, cause error) (idle bool) {
 	return idle
 }
 
-// dropDescription removes the description with that id from unmatched, if it is there. The caller holds
-// mu.
+// dropDescription removes the peer's description with the given id from e.unmatched, which holds
+// descriptions without a Recv. If there is none it does nothing. The caller holds mu.
 func (e *Engine) dropDescription(id uint64) {
 	e.unmatchedPieces -= e.unmatched[id].Pieces
 	delete(e.unmatched, id)
 }
 
-// Stopped returns why Pull must stop, or nil: the error of the channel, or the cause of an Abort.
+// Stopped returns nil if Pull may continue, and otherwise why it must stop: the error of the
+// channel after its end, or the cause of an Abort of r. It takes the lock of the Engine.
 func (r *Recv) Stopped() error {
 	if err := r.engine.lifecycle.Err(); err != nil {
 		return err
@@ -113,11 +121,15 @@ func (r *Recv) Stopped() error {
 	return r.cause
 }
 
-// Finish ends the pulling of r with the error that Pull documents. It completes r and informs the peer,
-// unless r must wait for an Abort or for the end of the channel. If err is nil r completes without
-// error, even after an Abort or the end of the channel, because the memory has all bytes. A Scheduler
-// calls Finish once for each Recv, unless Stop has returned true; the caller holds no lock that done
-// takes.
+// Finish ends the pulling of r with err, the result that Pull has returned or would return. If err
+// is nil, r completes without error, even after an Abort or the end of the channel, and the peer is
+// informed unless the channel has ended. If err is not nil, r completes with the cause of an Abort
+// or of the end of the channel, if there was one. Otherwise, if err matches channel.ErrAborted, r
+// stays and waits for an Abort; if err matches io.ErrUnexpectedEOF, the channel ends with err, and
+// r with it; with any other error r completes with the result of WrapError.
+//
+// A Scheduler calls Finish once for each Recv that it has started, unless Stop has returned true.
+// The caller holds no lock that done takes.
 func (r *Recv) Finish(err error) {
 	e := r.engine
 	e.mu.Lock()
@@ -155,8 +167,10 @@ func (r *Recv) Finish(err error) {
 	}
 }
 
-// read reads and handles the frames of a connection until one fails, and ends the channel with the
-// error. It also returns when another reader than the one with that number has been started.
+// read reads the frames of the connection with the index conn and handles them. If reading or
+// handling one fails, read ends the channel with the error and returns. It also returns after a
+// frame once ReplaceReader has been called more often than reader times, because another goroutine
+// reads then.
 func (e *Engine) read(conn int, reader int32) {
 	frames := framed.Reader{Conn: e.conns[conn], Limit: e.MaxFrame}
 	for e.readers.Load() == reader {
@@ -171,15 +185,17 @@ func (e *Engine) read(conn int, reader int32) {
 	}
 }
 
-// ReplaceReader starts another goroutine that reads frames, because the present one is blocked in Pull.
-// That one ends after Pull. The Protocol of a channel with one connection may call it during an inline
-// Pull.
+// ReplaceReader starts another goroutine that reads frames of the only connection, because the one
+// that reads now is blocked in Pull; that goroutine ends after its Pull. The Protocol of a channel
+// with one connection may call ReplaceReader while an inline Pull is running. It does not block.
 func (e *Engine) ReplaceReader() {
 	reader := e.readers.Add(1)
 	e.Go(func() { e.read(0, reader) })
 }
 
-// handle handles a frame of a connection. It returns the error that ends the channel.
+// handle decodes and handles text, a frame of the connection with the index conn. If the frame
+// describes a small tensor that the Scheduler wants to be pulled inline, handle pulls it before it
+// returns. After an error the caller must end the channel. It does not retain text. It takes mu.
 func (e *Engine) handle(conn int, text []byte) error {
 	f, err := e.Protocol.Decode(conn, text)
 	if err != nil {
@@ -204,9 +220,11 @@ func (e *Engine) handle(conn int, text []byte) error {
 	return nil
 }
 
-// handleDescription starts to pull a described tensor if there is a ready Recv for it, and otherwise
-// keeps the description. If it returns a Recv the caller must call Pull and Finish. An error ends the
-// channel.
+// handleDescription handles f, which describes a tensor of the peer. If a Recv whose memory is
+// ready waits for the tensor, it starts to pull it; otherwise it keeps the description in
+// e.unmatched. If inline is not nil, the caller must call Pull of the Protocol for it and then its
+// Finish. After an error the caller must end the channel: the channel has ended, the length is
+// wrong, the transfer was described twice, or too many pieces of memory are kept. It takes mu.
 func (e *Engine) handleDescription(f Frame) (inline *Recv, err error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -232,7 +250,9 @@ func (e *Engine) handleDescription(f Frame) (inline *Recv, err error) {
 	return nil, nil
 }
 
-// pullInOrder pulls the tensors in pulls one after the other, until the channel ends.
+// pullInOrder pulls the tensors of the Recvs in e.pulls one after the other, and calls Finish for
+// each, until the channel ends. It runs on a goroutine of its own, for Protocols that are not a
+// Scheduler. It takes mu, and releases it while it pulls.
 func (e *Engine) pullInOrder() {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -109,8 +109,10 @@ func (p shareEnd) Decode(_ int, text []byte) (f onesided.Frame, err error) {
 	return f, nil
 }
 
-// Pull enqueues the copy on the stream of the destination. The source is used without its stream: only
-// the events order the copy after the sender's work.
+// Pull implements onesided.Protocol. It enqueues the copy of the shared memory on the stream of
+// r.Buf, to run after the sender's work, and records an event after it for the sender. It returns
+// the error of r.Stopped if that is not nil, and channel.ErrAborted if the memory was withdrawn. If
+// p.hook is set, it calls p.hook first.
 func (p shareEnd) Pull(r *onesided.Recv) error {
 	if p.hook != nil {
 		p.hook(r)
@@ -141,10 +143,12 @@ func (p shareEnd) Pull(r *onesided.Recv) error {
 	return err
 }
 
-// Copied makes the stream of the source wait for the receiver's copy.
+// Copied implements onesided.Source. It makes the stream of the source memory wait for the
+// receiver's copy.
 func (o *export) Copied() error { return o.end() }
 
-// Revoke does the same if the receiver has enqueued its copy, and otherwise prevents it.
+// Revoke implements onesided.Source. If the receiver has enqueued its copy, it makes the stream of
+// the source memory wait for the copy; otherwise it prevents the copy.
 func (o *export) Revoke() { _ = o.end() }
 
 func (o *export) end() error {
@@ -160,7 +164,8 @@ func (o *export) end() error {
 	return o.src.Stream().Wait(o.copied)
 }
 
-// openEnd returns one end of a channel of f, and the errors passed to Broken.
+// openEnd returns one end of a channel of f over conn, and a channel that receives the errors
+// passed to Link.Broken. The end is closed at the end of the test.
 func openEnd(t *testing.T, f *share, conn transport.Conn) (*onesided.Engine, chan error) {
 	t.Helper()
 	broken := make(chan error, 2)
@@ -173,7 +178,8 @@ func openEnd(t *testing.T, f *share, conn transport.Conn) (*onesided.Engine, cha
 	return ch.(*onesided.Engine), broken
 }
 
-// open returns both ends of a channel of f, and the errors passed to Broken at the second.
+// open returns both ends of a channel of f over the connected connections near and far, and a
+// channel that receives the errors passed to Link.Broken of the second end.
 func open(t *testing.T, f *share, near, far transport.Conn) (from, to *onesided.Engine, broken chan error) {
 	t.Helper()
 	from, _ = openEnd(t, f, near)
@@ -181,7 +187,8 @@ func open(t *testing.T, f *share, near, far transport.Conn) (from, to *onesided.
 	return from, to, broken
 }
 
-// alloc returns memory with these contents on a stream of its own.
+// alloc returns new memory on the first device of kind, valid on a new stream, on which a copy of
+// data into it is enqueued.
 func alloc(t *testing.T, kind *delayed.Kind, data string) device.Buffer {
 	t.Helper()
 	d := kind.Devices()[0]
@@ -193,7 +200,7 @@ func alloc(t *testing.T, kind *delayed.Kind, data string) device.Buffer {
 	return b
 }
 
-// contents returns the contents of b after all work on its stream.
+// contents waits for the work on b's stream and returns a copy of the bytes of b.
 func contents(t *testing.T, kind *delayed.Kind, b device.Buffer) string {
 	t.Helper()
 	p := make([]byte, b.Len())

@@ -23,7 +23,7 @@ func (e *NotSupportedError) Error() string {
 	return e.Capability + " is not supported: " + e.Reason
 }
 
-// Is makes the error match [errors.ErrUnsupported].
+// Is reports whether target is [errors.ErrUnsupported].
 func (e *NotSupportedError) Is(target error) bool { return target == errors.ErrUnsupported }
 
 // NotSupported returns a *NotSupportedError for capability. Its Reason is made of format and args

@@ -54,7 +54,8 @@ type claim struct {
 	done    chan struct{}
 }
 
-// New returns a Pool of size bytes, or nil, which is unlimited, if size is not above 0.
+// New returns a Pool of size bytes. If size is 0 or negative it returns nil, which stands for an
+// unlimited Pool.
 func New(size int) *Pool {
 	if size <= 0 {
 		return nil
@@ -62,9 +63,10 @@ func New(size int) *Pool {
 	return &Pool{size: size}
 }
 
-// Open returns a new account that holds nothing, or nil if p is nil. The caller must close it. If the
-// account is evicted, evict is called once, on its own goroutine. evict must cause the peer's memory to
-// be released and Close to be called after that.
+// Open returns a new account that holds nothing. The caller must close it. If the account is
+// evicted, evict is called once, on its own goroutine; it must cause the peer's memory to be
+// released and Close of the account to be called after that. evict must not be nil. If p is nil,
+// Open returns nil, which is an account without limit, and drops evict.
 func (p *Pool) Open(evict func()) *Account {
 	if p == nil {
 		return nil
@@ -76,8 +78,8 @@ func (p *Pool) Open(evict func()) *Account {
 	return a
 }
 
-// Used returns the bytes that are charged, those of evicted accounts included, and the number of
-// accounts evicted so far.
+// Used returns the number of bytes that all accounts hold, including evicted accounts that are not
+// closed, and the number of accounts evicted so far. If p is nil it returns 0 and 0.
 func (p *Pool) Used() (bytes int, evicted uint64) {
 	if p == nil {
 		return 0, 0
@@ -87,8 +89,9 @@ func (p *Pool) Used() (bytes int, evicted uint64) {
 	return p.used, p.evicted
 }
 
-// OnEvict replaces the function that is called when a is evicted, and reports true. It reports false if
-// a was evicted before: then only the earlier function is called.
+// OnEvict makes evict the function that is called when a is evicted, instead of the previous one,
+// and returns true. If a has already been evicted it returns false: only the previous function is
+// or was called. If a is nil it returns true and drops evict.
 func (a *Account) OnEvict(evict func()) bool {
 	if a == nil {
 		return true
@@ -99,10 +102,12 @@ func (a *Account) OnEvict(evict func()) bool {
 	return !a.isRevoked()
 }
 
-// Charge charges n bytes to a and reports true. Callers charge memory before they allocate it. If the
-// pool has too few free bytes, Charge evicts the accounts that hold most, possibly a itself, and blocks
-// until enough of the evicted accounts are closed. If a is evicted, it charges nothing and reports
-// false. If a is closed or nil, it charges nothing and reports true.
+// Charge charges n bytes to a and returns true. Callers charge memory before they allocate it. If
+// the pool does not have n bytes beyond those for which other charges wait, Charge evicts accounts
+// as needed, those that hold most first, possibly a itself. It then blocks until the bytes are
+// free. If a is evicted before or while Charge blocks, Charge charges nothing and returns false. If
+// a is nil, or is closed before or meanwhile without having been evicted, it charges nothing and
+// returns true.
 func (a *Account) Charge(n int) bool {
 	if a == nil || a.state.Load() == closed {
 		return true
@@ -129,9 +134,10 @@ func (a *Account) Charge(n int) bool {
 	return c.granted
 }
 
-// TryCharge charges n bytes to a if the pool has them, and reports whether it did. It evicts no account
-// and does not block. If a is evicted, it reports false. If a is closed or nil, it charges nothing and
-// reports true.
+// TryCharge charges n bytes to a and returns true if the pool has them free and no earlier charge
+// waits for them. Otherwise it charges nothing and returns false. It evicts no account and does not
+// block. If a is evicted it returns false. If a is nil, or closed without having been evicted, it
+// charges nothing and returns true.
 func (a *Account) TryCharge(n int) bool {
 	if a == nil || a.state.Load() == closed {
 		return true
@@ -149,9 +155,11 @@ func (a *Account) TryCharge(n int) bool {
 	return true
 }
 
-// Add charges n bytes to a without blocking. It is for small amounts and for callers that hold locks.
-// It may evict accounts, and the pool may be exceeded until those are closed. If a is closed or nil,
-// Add does nothing.
+// Add charges n bytes to a without blocking, even if the pool does not have them. If the pool is
+// exceeded then, Add evicts accounts, those that hold most first, possibly a itself; the pool stays
+// exceeded until enough bytes are returned. If a was evicted before, Add charges the bytes and
+// evicts none. It is for small amounts and for callers that hold locks. If a is nil or closed, Add
+// does nothing.
 func (a *Account) Add(n int) {
 	if a == nil || a.state.Load() == closed {
 		return
@@ -169,8 +177,9 @@ func (a *Account) Add(n int) {
 	}
 }
 
-// Release returns n bytes that were charged or added. After Close it does nothing, because Close has
-// returned all bytes.
+// Release returns n bytes to the pool, which must have been charged to a with Charge, TryCharge or
+// Add, and lets waiting charges continue that fit now. If a is nil or closed it does nothing,
+// because Close has returned all bytes.
 func (a *Account) Release(n int) {
 	if a == nil || n == 0 || a.state.Load() == closed {
 		return
@@ -188,9 +197,10 @@ func (a *Account) Release(n int) {
 	p.grant()
 }
 
-// Close returns all bytes that the account holds to the pool, because the peer is now trusted or its
-// memory is free. Unless the account was evicted, waiting and later calls of Charge report true and
-// charge nothing. Further calls of Close do nothing.
+// Close returns all bytes that a holds to the pool, because the peer is now trusted or its memory
+// is free, and lets waiting charges continue that fit now. If a was not evicted, its own waiting
+// and later calls of Charge return true and charge nothing; if it was evicted, they return false.
+// Further calls of Close, and Close of a nil account, do nothing.
 func (a *Account) Close() {
 	if a == nil {
 		return
@@ -222,8 +232,11 @@ func (a *Account) add(n int) {
 
 func (p *Pool) fits(n int) bool { return p.used+n <= p.size }
 
-// evictForWaiting evicts accounts, the largest first, until all waiting charges will fit once the
-// evicted accounts are closed. The caller holds mu.
+// evictForWaiting evicts accounts, the one that holds most first, until all waiting charges will
+// fit once the evicted accounts are closed, or no account is left. Bytes for which an account waits
+// count as held; of equal accounts the newest is evicted. The waiting charges of an evicted account
+// end without being charged. evict of each account is called on a new goroutine. The caller holds
+// mu.
 func (p *Pool) evictForWaiting() {
 	for p.used-p.evictedBytes+p.wanted > p.size && len(p.open) > 0 {
 		// Of several the newest: an older one that is no larger is as likely to be honest
@@ -248,8 +261,8 @@ func (p *Pool) remove(a *Account) {
 	p.open = slices.Delete(p.open, i, i+1)
 }
 
-// endClaims ends the waiting calls of Charge on a, which return granted. It charges no bytes. The
-// caller holds mu.
+// endClaims ends all waiting calls of Charge on a, without charging bytes, and makes them return
+// granted. The caller holds mu.
 func (p *Pool) endClaims(a *Account, granted bool) {
 	p.waiting = slices.DeleteFunc(p.waiting, func(c *claim) bool {
 		if c.account == a {
@@ -259,8 +272,9 @@ func (p *Pool) endClaims(a *Account, granted bool) {
 	})
 }
 
-// end removes the waiting charge c from the sums and makes its call of Charge return granted. It
-// charges no bytes and does not change p.waiting. The caller holds mu.
+// end makes c's waiting call of Charge return granted, and subtracts its bytes from those for which
+// charges wait. It charges no bytes, and the caller must remove c from p.waiting. The caller holds
+// mu.
 func (p *Pool) end(c *claim, granted bool) {
 	p.wanted -= c.n
 	c.account.wanted -= c.n
@@ -268,9 +282,9 @@ func (p *Pool) end(c *claim, granted bool) {
 	close(c.done)
 }
 
-// grant charges the bytes of the waiting charges that fit, and makes their calls of Charge return true.
-// Small charges may be granted before larger ones that have waited longer: evictForWaiting evicts
-// enough accounts for all of them. The caller holds mu.
+// grant charges each waiting charge that fits into the free bytes of the pool, and makes its call
+// of Charge return true. A small charge may be granted before a larger one that has waited longer,
+// because evictForWaiting evicts enough accounts for all of them. The caller holds mu.
 func (p *Pool) grant() {
 	p.waiting = slices.DeleteFunc(p.waiting, func(c *claim) bool {
 		if !p.fits(c.n) {

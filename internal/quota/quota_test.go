@@ -31,7 +31,8 @@ func (e *evictions) all() []string {
 	return append([]string(nil), e.names...)
 }
 
-// charge runs Charge on a goroutine of its own.
+// charge calls a.Charge(n) on a new goroutine, waits until that has returned or is blocked, and
+// returns a channel that receives its result.
 func charge(a *Account, n int) <-chan bool {
 	done := make(chan bool, 1)
 	go func() { done <- a.Charge(n) }()
@@ -92,8 +93,8 @@ func TestOfEqualsTheNewestIsEvicted(t *testing.T) {
 	})
 }
 
-// As many accounts are evicted as the waiting charges need, and no more while those are being
-// closed.
+// No more accounts are evicted than the waiting charges need, the largest first, even while the
+// evicted ones are not closed yet. The charges succeed once they are.
 func TestNoMoreThanNeededAreEvicted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var e evictions
@@ -141,8 +142,9 @@ func TestAddCountsAtOnceAndEvicts(t *testing.T) {
 	})
 }
 
-// Close of an account that is not evicted means that its peer is trusted: its bytes are not counted
-// any more.
+// After Close, the bytes of an account that was not evicted are not counted: they are free for
+// others, and its charges always succeed. OnEvict replaces the function until the account is
+// evicted.
 func TestCloseEndsCounting(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var e evictions
@@ -169,7 +171,7 @@ func TestCloseEndsCounting(t *testing.T) {
 	})
 }
 
-// A waiting charge succeeds when its peer becomes trusted.
+// A charge that waits succeeds, without charging bytes, when its account is closed.
 func TestCloseWhileAChargeWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var e evictions
@@ -202,8 +204,8 @@ func TestNilCountsNothing(t *testing.T) {
 	require.Zero(t, evicted)
 }
 
-// Whatever peers do concurrently, the charged bytes stay within the pool, every charge returns, and
-// in the end no bytes are charged.
+// With random peers that charge, release and close concurrently, the allocated bytes stay within
+// the pool, every charge returns, and in the end no bytes are charged.
 func TestPoolProperty(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		size := rapid.IntRange(1, 200).Draw(rt, "size")

@@ -25,8 +25,8 @@ func Guard(f func() error, shared ...[]byte) (err error) {
 	return f()
 }
 
-// faultOf returns an error that matches ErrFault if recovered, the value of a panic, is a fault in
-// the shared memory. It panics with recovered if that is anything else.
+// faultOf returns an error that matches ErrFault if recovered, the value of a panic, is a fault at
+// an address in one of the shared slices. Otherwise it panics with recovered.
 func faultOf(recovered any, shared [][]byte) error {
 	fault, ok := recovered.(interface {
 		runtime.Error

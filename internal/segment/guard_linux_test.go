@@ -10,7 +10,8 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/internal/segment"
 )
 
-// A fault in other memory is not caused by the peer. It becomes a panic with the address.
+// A fault in memory that was not passed to Guard, which the peer has not caused, becomes a panic
+// with the address.
 func TestGuardIgnoresOtherMemory(t *testing.T) {
 	s := newTestSegment(t, segment.Create, 4096)
 	for name, other := range map[string]func(*testing.T) []byte{

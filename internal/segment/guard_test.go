@@ -15,7 +15,7 @@ func TestGuardReturnsTheError(t *testing.T) {
 	require.Equal(t, own, segment.Guard(func() error { return own }))
 }
 
-// Panics that are not faults of shared memory are mistakes of the caller, and pass through.
+// Panics that are not faults of shared memory pass through Guard: they are mistakes of the caller.
 func TestGuardPassesPanics(t *testing.T) {
 	require.PanicsWithValue(t, "mistake", func() {
 		segment.Guard(func() error { panic("mistake") })

@@ -16,7 +16,8 @@ func openFile(t *testing.T, path string, flags int) *os.File {
 	return f
 }
 
-// reopenMemory returns shared memory that was opened with other flags.
+// reopenMemory returns a file of shared memory that was opened again with these flags of open(2).
+// The caller closes it.
 func reopenMemory(t *testing.T, flags int) *os.File {
 	t.Helper()
 	f := memfd(t, 0, 4096)

@@ -28,8 +28,8 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// peer prepares a child process that runs this test binary in a role. Its descriptors from 3 on are
-// the files.
+// peer returns a command, not started yet, that runs this test binary in the role name. The child's
+// descriptors from 3 on are the files. It is killed when the test ends.
 func peer(t testing.TB, name string, files ...*os.File) *exec.Cmd {
 	t.Helper()
 	require.Contains(t, peers, name)

@@ -11,7 +11,8 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/internal/testutil/subprocess"
 )
 
-// Linux before 5.14 cannot reserve pages of mapped memory, and returns EINVAL.
+// Reserve returns an error that matches ErrUnsupported on Linux before 5.14, whose madvise returns
+// EINVAL.
 func TestReserveOnOldKernel(t *testing.T) {
 	if !subprocess.InChild(t) {
 		return

@@ -38,7 +38,8 @@ func testScalar(t *testing.T) {
 	require.Equal(t, []float32{4}, floats(other))
 }
 
-// mapForTest maps f, which must have that size, until the test ends.
+// mapForTest maps f, whose size must be size, and returns the segment, which is closed when the
+// test ends.
 func mapForTest(t *testing.T, f *os.File, size int) *segment.Segment {
 	t.Helper()
 	s, err := segment.Map(f, 1<<30)
@@ -48,7 +49,7 @@ func mapForTest(t *testing.T, f *os.File, size int) *segment.Segment {
 	return s
 }
 
-// Another process maps 330,000 numbers and doubles them.
+// Numbers that another process changes in a segment have their new values here.
 func testArray(t *testing.T) {
 	const size = 330_000 * 4
 	for name, maker := range makers {
@@ -67,8 +68,8 @@ func testArray(t *testing.T) {
 	}
 }
 
-// Another process truncates the segment while this one copies to or from it. The first page is
-// copied, then the copy faults. The process goes on.
+// If another process truncates a segment while this one copies to or from it, Guard returns
+// ErrFault after the first page was copied, and the process goes on.
 func TestPeerShrinksDuringCopies(t *testing.T) {
 	for name, direction := range map[string]func(shared, own []byte){
 		"read":  func(shared, own []byte) { copy(own, shared) },
@@ -105,7 +106,7 @@ func untilError(f func() error) error {
 	}
 }
 
-// Without a guard the same fault kills a process.
+// Without Guard, an access to a truncated segment kills the process.
 func TestUnguardedFaultIsFatal(t *testing.T) {
 	s := newTestSegment(t, segment.Create, 4096)
 	cmd := peer(t, "unguarded", s.File())
@@ -139,12 +140,12 @@ var peers = map[string]func() error{
 	"unguarded": unguarded,
 }
 
-// floats returns the contents of a segment as numbers.
+// floats returns the memory of a segment as a slice of numbers. The slice shares that memory.
 func floats(s *segment.Segment) []float32 {
 	return unsafe.Slice((*float32)(unsafe.Pointer(&s.Bytes()[0])), len(s.Bytes())/4)
 }
 
-// doubler maps a segment and doubles every number in it.
+// doubler is a child process that maps the segment in its file and doubles every number in it.
 func doubler() error {
 	f := os.NewFile(received, "segment")
 	s, err := segment.Map(f, 1<<30)
@@ -160,7 +161,8 @@ func doubler() error {
 	return s.Close()
 }
 
-// shrinker truncates a segment to one page when its input ends.
+// shrinker is a child process that waits for input and then truncates the segment in its file to
+// one page.
 func shrinker() error {
 	if _, err := bufio.NewReader(os.Stdin).ReadByte(); err != nil {
 		return err
@@ -168,7 +170,8 @@ func shrinker() error {
 	return os.NewFile(received, "segment").Truncate(int64(os.Getpagesize()))
 }
 
-// unguarded accesses memory that is gone.
+// unguarded is a child process that truncates a mapped segment and accesses it without a guard,
+// which kills the process.
 func unguarded() error {
 	f := os.NewFile(received, "segment")
 	s, err := segment.Map(f, 1<<30)

@@ -8,12 +8,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Received returns the want files that were attached to one message of a Unix socket, with the
-// control bytes and the flags of that message. The caller owns the files. control must have had
-// space for want files.
+// Received returns the want files that were attached to one message of a Unix socket. control holds
+// the control bytes and flags the flags of that message; control must have had space for want
+// files. The caller owns the files.
 //
-// If the number of files is another one, all are closed. The error is an *Error with EMFILE if this
-// process could not receive them, and matches ErrFile if the peer is at fault.
+// If the message had another number of files, those received are closed. The error is an *Error
+// with EMFILE if this process could not receive them, and matches ErrFile if the peer is at fault.
+// With an error the result is nil.
 func Received(control []byte, flags, want int) ([]*os.File, error) {
 	messages, err := unix.ParseSocketControlMessage(control)
 	if err != nil {
@@ -38,9 +39,9 @@ func Received(control []byte, flags, want int) ([]*os.File, error) {
 	return files, nil
 }
 
-// checkCount returns nil if got files were received where want were expected, and otherwise the
-// error of Received. more means that the kernel withheld files, because the message had no space
-// for them or they would exceed the limit of open files.
+// checkCount returns nil if got, the number of files received, equals want and more is false, and
+// otherwise the error for Received to return. more means that the kernel withheld files, because
+// the message had no space for them or they would exceed the limit of open files.
 func checkCount(got, want int, more bool) error {
 	switch {
 	case got < want && more:

@@ -15,8 +15,8 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/internal/testutil/subprocess"
 )
 
-// passFiles sends files through a Unix socket, calls before, and receives them where want are
-// expected.
+// passFiles sends files in one message of a Unix socket, calls before, receives the message with
+// space for want files, and returns the results of Received.
 func passFiles(t *testing.T, want int, before func(), files ...*os.File) ([]*os.File, error) {
 	t.Helper()
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
@@ -36,7 +36,8 @@ func passFiles(t *testing.T, want int, before func(), files ...*os.File) ([]*os.
 	return segment.Received(rights[:n], flags, want)
 }
 
-// passFile returns a descriptor that was sent through a Unix socket.
+// passFile sends f through a Unix socket and returns the file that was received. The caller closes
+// it.
 func passFile(t *testing.T, f *os.File) *os.File {
 	t.Helper()
 	files, err := passFiles(t, 1, func() {}, f)
@@ -55,7 +56,7 @@ func TestWrongNumberOfFiles(t *testing.T) {
 	}
 }
 
-// A process that cannot receive all files gets an error, and no file stays open.
+// Received returns EMFILE if the process cannot receive all files, and no file stays open.
 func TestNoDescriptorLeftForFiles(t *testing.T) {
 	if !subprocess.InChild(t) {
 		return
@@ -79,7 +80,7 @@ func TestNoDescriptorLeftForFiles(t *testing.T) {
 	}
 }
 
-// descriptorLimit returns the limit of open files with which n more can be opened.
+// descriptorLimit returns the value of RLIMIT_NOFILE with which this process can open n more files.
 func descriptorLimit(t *testing.T, n int) uint64 {
 	t.Helper()
 	end := uint64(0)

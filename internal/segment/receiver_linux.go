@@ -19,8 +19,10 @@ type Receiver struct {
 func NewReceiver() *Receiver { return &Receiver{control: make([]byte, unix.CmsgSpace(4))} }
 
 // Receive reads from the socket fd into p, which must not be empty, and returns the number of
-// bytes, 0 at the end of the stream. It does not wait if the socket is in non-blocking mode. The
-// error is a unix.Errno, such as EAGAIN, never EINTR.
+// bytes, 0 at the end of the stream. Control returns the attachments of these bytes. Receive does
+// not wait if the socket is in non-blocking mode. The error is a unix.Errno, such as EAGAIN, never
+// EINTR. The Receiver refers to p until the next call, but does not access it after Receive has
+// returned.
 func (r *Receiver) Receive(fd uintptr, p []byte) (int, error) {
 	r.piece.Base = &p[0]
 	r.piece.SetLen(len(p))
@@ -40,7 +42,8 @@ func (r *Receiver) Receive(fd uintptr, p []byte) (int, error) {
 }
 
 // Control returns the control bytes and the flags of the message that the last call of Receive has
-// read, for [Received]. The bytes are valid until the next call of Receive.
+// read, as arguments for [Received]. After an error of Receive they have no meaning. The bytes are
+// memory of r, which the next call of Receive overwrites.
 func (r *Receiver) Control() (control []byte, flags int) {
 	return r.control[:r.message.Controllen], int(r.message.Flags)
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/internal/testutil/subprocess"
 )
 
-// limit sets a limit of this process until the test ends.
+// limit sets the soft limit of a resource (RLIMIT_) of this process to value, until the test ends.
 func limit(t *testing.T, resource int, value uint64) {
 	t.Helper()
 	var before unix.Rlimit
@@ -23,7 +23,8 @@ func limit(t *testing.T, resource int, value uint64) {
 	t.Cleanup(func() { require.NoError(t, unix.Setrlimit(resource, &before)) })
 }
 
-// requireRefused checks that the system refuses to create segments for that reason.
+// requireRefused checks that creating segments of that size fails with an *Error of the system call
+// named call, which matches reason and ErrResource.
 func requireRefused(t *testing.T, size int, call string, reason error) {
 	t.Helper()
 	for _, maker := range makers {
@@ -48,7 +49,8 @@ func TestNoDescriptorLeft(t *testing.T) {
 	require.ErrorContains(t, err, "RLIMIT_NOFILE")
 }
 
-// The limit of file sizes applies to memory files, too. Its signal does not kill a Go process.
+// Creating a segment beyond the limit of file sizes fails with EFBIG. The signal for that limit
+// does not kill the process.
 func TestFileTooLarge(t *testing.T) {
 	if !subprocess.InChild(t) {
 		return
@@ -61,7 +63,8 @@ func TestFileTooLarge(t *testing.T) {
 	newTestSegment(t, segment.Create, 4096)
 }
 
-// A seccomp filter may forbid shared memory altogether.
+// If a seccomp filter forbids memfd_create, creating a segment fails with an error that matches
+// ErrUnsupported.
 func TestFilteredCall(t *testing.T) {
 	if !subprocess.InChild(t) {
 		return

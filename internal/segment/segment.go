@@ -43,28 +43,30 @@ type Segment struct {
 // [errors.ErrUnsupported] if the system has no such memory.
 func Create(size int) (*Segment, error) { return create(size, false, Extent{0, size}) }
 
-// CreateSealed is Create for a segment whose size no process can change.
+// CreateSealed creates a segment of size bytes, all zero, with its pages reserved, whose size no
+// process can change. The caller closes it. The errors are those of [Create].
 func CreateSealed(size int) (*Segment, error) { return create(size, true, Extent{0, size}) }
 
 // Extent is a part of a segment: Length bytes from Offset on.
 type Extent struct{ Offset, Length int }
 
-// CreateSparse is CreateSealed with pages reserved only for the given parts, which must lie within
-// size. [Reserve] reserves others later.
+// CreateSparse creates a segment of size bytes, all zero, whose size no process can change, and
+// reserves pages only for the given parts, which must lie within size. [Reserve] reserves others
+// later. The caller closes the segment. The errors are those of [Create].
 func CreateSparse(size int, parts ...Extent) (*Segment, error) { return create(size, true, parts...) }
 
 // Reserve reserves pages for memory, a part of Bytes of a segment, so that a lack of memory is an
-// error here and not a fault at the first access. The error is an *Error, or matches
-// [errors.ErrUnsupported] if the system cannot do that (Linux before 5.14).
+// error here and not a fault at the first access. It does not change the contents. The error is an
+// *Error, or matches [errors.ErrUnsupported] if the system cannot do that (Linux before 5.14).
 func Reserve(memory []byte) error { return advise(populateWrite, memory) }
 
-// ReserveForReading is Reserve for memory of a segment that this process only reads. It takes less
-// time than Reserve if the pages exist.
+// ReserveForReading reserves pages for memory, a part of Bytes of a segment that this process only
+// reads. It takes less time than [Reserve] if the pages exist. Errors are those of Reserve.
 func ReserveForReading(memory []byte) error { return advise(populateRead, memory) }
 
-// Release releases the pages that lie entirely within memory, a part of Bytes of a segment. They
-// read as zero in all processes that have them mapped, and are no longer reserved. Errors are those
-// of Reserve.
+// Release releases the pages that lie entirely within memory, a part of Bytes of a segment. Their
+// bytes then read as zero in all processes that have them mapped, and the pages are no longer
+// reserved. Errors are those of [Reserve].
 func Release(memory []byte) error { return advise(remove, memory) }
 
 // pageAdvice is an argument of madvise.
@@ -76,14 +78,14 @@ const (
 	remove                          // MADV_REMOVE
 )
 
-// Map maps the whole file of f, a descriptor that a peer has passed. The caller closes the segment.
-// It keeps f, which it may close at any time. The error matches [ErrFile] if f is not shared
-// memory, is a *SizeError if the file is empty or has more than limit bytes, and is an *Error if
-// the system refuses.
+// Map maps the whole file of f, a descriptor that a peer has passed. The caller keeps f, and may
+// close it at any time; the caller also closes the segment. The error matches [ErrFile] if f is not
+// shared memory, is a *SizeError if the file is empty or has more than limit bytes, is an *Error if
+// the system refuses, and matches [errors.ErrUnsupported] if the system has no such memory.
 func Map(f *os.File, limit int64) (*Segment, error) { return open(f, limit) }
 
-// Bytes returns the memory, which has the size that the file had when it was mapped, and begins at
-// a page. It must not be accessed after Close; then Bytes returns nil.
+// Bytes returns the mapped memory itself, which has the size that the file had when it was mapped,
+// and begins at a page. The slice must not be accessed after Close; then Bytes returns nil.
 func (s *Segment) Bytes() []byte { return s.memory }
 
 // Sealed reports whether the file cannot be truncated, so that accesses need no [Guard]. The peer
@@ -91,8 +93,8 @@ func (s *Segment) Bytes() []byte { return s.memory }
 // faults only if the system has no memory.
 func (s *Segment) Sealed() bool { return s.sealed }
 
-// File returns the descriptor to pass to the peer. The segment owns it. It is nil after CloseFile
-// or Close, and for a segment of [Map].
+// File returns the file whose descriptor is passed to the peer. The segment owns it, and closes it
+// in CloseFile or Close; after that, and for a segment of [Map], File returns nil.
 func (s *Segment) File() *os.File {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -113,8 +115,8 @@ func (s *Segment) CloseFile() error {
 }
 
 // Close unmaps the memory and closes the descriptor if it is open. No goroutine may access the
-// memory any more: other memory may be mapped at its address next. Further calls do nothing and
-// return nil.
+// memory any more: other memory may be mapped at its address next. The error is that of either
+// step, but both are done. Further calls do nothing and return nil.
 func (s *Segment) Close() error {
 	err := s.CloseFile()
 	s.mu.Lock()
@@ -161,11 +163,12 @@ func (e *Error) Error() string {
 // Unwrap returns Err, the reason.
 func (e *Error) Unwrap() error { return e.Err }
 
-// Is makes the error match transport.ErrResource, by which a pipe recognizes that the peer is not lost.
+// Is reports whether target is transport.ErrResource, by which a pipe recognizes that the peer is
+// not lost.
 func (e *Error) Is(target error) bool { return target == probe.ErrResource }
 
-// advice returns a hint, in parentheses, on how to avoid err, the error of a system call, or "" if
-// there is none.
+// advice returns a hint, in parentheses, on how to avoid err, the error of a system call. It
+// returns "" if it knows none.
 func advice(err error) string {
 	switch {
 	case errors.Is(err, syscall.EMFILE):

@@ -37,9 +37,9 @@ func create(size int, sealed bool, parts ...Extent) (*Segment, error) {
 	return s, nil
 }
 
-// newFile creates an empty memory file, to which seals can be added if sealed is set. The caller
-// closes it. size is for error texts. The error is an *Error, or matches errors.ErrUnsupported if
-// the system has no memory files.
+// newFile creates an empty memory file, to which seals can be added if sealed is true. The caller
+// closes it. size only appears in the text of an error. The error is an *Error, or matches
+// errors.ErrUnsupported if the system has no memory files.
 func newFile(size int64, sealed bool) (*os.File, error) {
 	flags := unix.MFD_CLOEXEC
 	if sealed {
@@ -57,7 +57,8 @@ func newFile(size int64, sealed bool) (*os.File, error) {
 }
 
 // newSegment sets the size of the empty file f, reserves pages for parts, seals the file if sealed
-// is set, and maps it. The caller keeps f. The error is an *Error; nothing is mapped then.
+// is true, and maps it. The caller keeps f; s does not refer to it. The error is an *Error; nothing
+// is mapped then.
 func newSegment(f *os.File, size int64, sealed bool, parts []Extent) (s *Segment, err error) {
 	ctlErr := withFD(f, func(fd int) {
 		failpoint.Here()
@@ -83,8 +84,8 @@ func newSegment(f *os.File, size int64, sealed bool, parts []Extent) (s *Segment
 // profiler, undoes the call that it interrupts, so calls must be short.
 const fallocateStep = 8 << 20
 
-// reserveFile sets the size of the file fd and reserves pages for parts. A lack of memory is then
-// an *Error here and not a fault at the first access.
+// reserveFile sets the size of the file fd in bytes and reserves pages for parts of it. A lack of
+// memory is then an *Error here and not a fault at the first access.
 func reserveFile(fd int, size int64, parts []Extent) error {
 	if err := unix.Ftruncate(fd, size); err != nil {
 		return systemError("ftruncate", size, err)
@@ -131,8 +132,9 @@ func open(f *os.File, limit int64) (s *Segment, err error) {
 	return s, err
 }
 
-// checkKind reports whether the file fd is sealed against truncation. The error matches ErrFile if
-// fd is not shared memory, and is an *Error if a system call fails.
+// checkKind checks that fd is shared memory, and reports whether its file is sealed against
+// truncation. The error matches ErrFile if fd is anything else, and is an *Error if a system call
+// fails.
 //
 // The peer could itself serve the file system of an ordinary file, and delay any operation on it.
 // The kernel answers the query for seals itself, and only for memory files.
@@ -183,8 +185,8 @@ func withFD(file *os.File, f func(fd int)) error {
 	return systemError("descriptor", 0, err)
 }
 
-// systemError returns err, the error of a system call on a segment of size bytes, as an *Error, or
-// nil if err is nil.
+// systemError wraps err in an *Error with the name of the system call that has returned it and the
+// size of the segment in bytes. It returns nil if err is nil.
 func systemError(call string, size int64, err error) error {
 	if err == nil {
 		return nil
@@ -202,9 +204,9 @@ var madvise = [...]struct {
 	remove:        {"MADV_REMOVE", unix.MADV_REMOVE},
 }
 
-// advise calls madvise for the pages that overlap memory, or, to remove them, for those that lie
-// within it. The error is an *Error, or matches errors.ErrUnsupported if the kernel does not know the
-// advice.
+// advise calls madvise with the advice a for the pages that overlap memory or, to release pages,
+// for those that lie entirely within memory. If there are none it does nothing. The error is an
+// *Error, or matches errors.ErrUnsupported if the kernel does not know the advice.
 func advise(a pageAdvice, memory []byte) error {
 	pages := pagesAround(memory)
 	if a == remove {
@@ -225,8 +227,8 @@ func advise(a pageAdvice, memory []byte) error {
 	}
 }
 
-// pagesAround returns the pages that overlap memory, which lies in a mapping. The slice may begin
-// before memory and end after it. It is nil if memory is empty.
+// pagesAround returns the memory of all pages that overlap the argument, which must lie in a
+// mapping. The result may begin before it and end after it. It is nil if the argument is empty.
 func pagesAround(memory []byte) []byte {
 	if len(memory) == 0 {
 		return nil
@@ -237,8 +239,8 @@ func pagesAround(memory []byte) []byte {
 	return unsafe.Slice((*byte)(unsafe.Add(unsafe.Pointer(&memory[0]), -before)), n)
 }
 
-// pagesWithin returns the part of memory that consists of whole pages, nil or empty if there is
-// none.
+// pagesWithin returns the part of memory that consists of whole pages, without a copy. It is nil or
+// empty if there is none.
 func pagesWithin(memory []byte) []byte {
 	if len(memory) == 0 {
 		return nil

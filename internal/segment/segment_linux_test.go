@@ -15,7 +15,7 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/internal/testutil/leakcheck"
 )
 
-// newTestSegment creates a segment that is closed when the test ends.
+// newTestSegment calls make with size and returns the segment, which is closed when the test ends.
 func newTestSegment(t testing.TB, make func(int) (*segment.Segment, error), size int) *segment.Segment {
 	t.Helper()
 	s, err := make(size)
@@ -55,7 +55,7 @@ func TestMappingsShareMemory(t *testing.T) {
 	}
 }
 
-// The descriptor is closed on exec, and the file has its pages.
+// File returns a descriptor that is closed on exec, and all pages of the file are reserved.
 func TestFile(t *testing.T) {
 	s := newTestSegment(t, segment.Create, 1<<20)
 	fd := s.File().Fd()
@@ -81,8 +81,8 @@ func TestSeals(t *testing.T) {
 	require.ErrorIs(t, err, syscall.EPERM)
 }
 
-// A file that the peer could seal later does not count as sealed, nor does one whose growth alone
-// is sealed.
+// Sealed returns false for a file to which the peer could still add seals, and for one of which
+// only the growth is sealed.
 func TestPartlySealed(t *testing.T) {
 	f := memfd(t, unix.MFD_ALLOW_SEALING, 4096)
 	_, err := unix.FcntlInt(f.Fd(), unix.F_ADD_SEALS, unix.F_SEAL_GROW)
@@ -123,7 +123,8 @@ func memfd(t *testing.T, flags int, size int64) *os.File {
 	return f
 }
 
-// A peer may send any descriptor.
+// Map of a descriptor that is no shared memory, or cannot be mapped for writing, returns the right
+// error.
 func TestForeignDescriptors(t *testing.T) {
 	leakcheck.Check(t)
 	r, w, err := os.Pipe()
@@ -157,7 +158,8 @@ func TestForeignDescriptors(t *testing.T) {
 	require.ErrorIs(t, err, os.ErrInvalid)
 }
 
-// Huge pages can be exhausted at an access even if the size is sealed.
+// Map rejects files of huge pages with ErrFile: such pages can be exhausted at an access even if
+// the size is sealed.
 func TestHugePages(t *testing.T) {
 	fd, err := unix.MemfdCreate("test", unix.MFD_HUGETLB|unix.MFD_CLOEXEC)
 	if err != nil {

@@ -15,8 +15,9 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/internal/testutil/subprocess"
 )
 
-// mountSmallMemory mounts a tmpfs of 1 MiB in this process, which has namespaces of its own, and
-// creates a file there.
+// mountSmallMemory mounts a tmpfs of 1 MiB in this process, which must have mount namespaces of its
+// own, and returns a new file there. Both are removed when the test ends. It skips the test if the
+// machine forbids mounts.
 func mountSmallMemory(t *testing.T) *os.File {
 	t.Helper()
 	dir := t.TempDir()
@@ -68,7 +69,7 @@ func TestCreateWithoutMemory(t *testing.T) {
 	require.EqualValues(t, 20<<20, refusal.Size)
 }
 
-// The same holds for pages that are reserved later.
+// A lack of memory is an error of Reserve, not a fault at the first access.
 func TestReserveWithoutMemory(t *testing.T) {
 	if !subprocess.InChild(t, useMountNamespace) {
 		return
@@ -85,7 +86,8 @@ func TestReserveWithoutMemory(t *testing.T) {
 	require.Equal(t, "madvise MADV_POPULATE_WRITE", refusal.Call)
 }
 
-// An access to a peer's memory for which the system has no pages is a fault, too.
+// If the system has no memory for a page of a peer's segment, an access to the page within Guard is
+// an error.
 func TestPeerMemoryWithoutPages(t *testing.T) {
 	if !subprocess.InChild(t, useMountNamespace) {
 		return

@@ -51,8 +51,9 @@ func NamespaceID(ns Namespace) (string, error) {
 	return id()
 }
 
-// Process returns an identifier of this process that no other process of the network has: boot id,
-// pid namespace and pid, joined by underscores. The error is that of BootID or NamespaceID.
+// Process returns an identifier of this process that no other running process of the network has:
+// boot id, pid namespace and pid, joined by underscores. The error is that of BootID or
+// NamespaceID.
 func Process() (string, error) { return process() }
 
 func lookup(ns Namespace) func() (string, error) {

@@ -27,9 +27,9 @@ func readNamespaceID(ns Namespace) (string, error) {
 	return namespaceIDFrom("/proc/self/ns/" + string(ns))
 }
 
-// namespaceIDFrom returns the identifier of the namespace to which path links. It fails if path is
-// no symbolic link: kernels before 3.8 have ordinary files there, whose inodes do not identify the
-// namespace.
+// namespaceIDFrom returns the identifier, device and inode, of the namespace to which path links.
+// The error matches errors.ErrUnsupported. It is returned if path cannot be read or is no symbolic
+// link: kernels before 3.8 have ordinary files there, whose inodes do not identify the namespace.
 func namespaceIDFrom(path string) (string, error) {
 	link, err := os.Lstat(path)
 	if err != nil {

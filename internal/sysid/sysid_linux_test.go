@@ -38,7 +38,8 @@ func TestBootIDFrom(t *testing.T) {
 	require.ErrorIs(t, err, errors.ErrUnsupported)
 }
 
-// The kernel prints the inode in the link itself: pid:[4026531836].
+// The identifier of each namespace contains the inode that the kernel prints in the link itself, as
+// in pid:[4026531836].
 func TestNamespaceIDs(t *testing.T) {
 	for _, ns := range []Namespace{PID, User, Net} {
 		id, err := NamespaceID(ns)
@@ -55,7 +56,7 @@ func TestNamespaceIDs(t *testing.T) {
 	}
 }
 
-// Another program sees the same identifier.
+// NamespaceID returns the identifier that the program stat prints for the same namespace.
 func TestNamespaceIDAgreesWithStat(t *testing.T) {
 	stat, err := exec.LookPath("stat")
 	if err != nil {

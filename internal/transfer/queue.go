@@ -8,9 +8,9 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/internal/fifo"
 )
 
-// Queue holds transfers in order, including those in progress: one goroutine processes the transfer at
-// the front and pops it when it is complete. All methods may be called concurrently, Wait and Pop by
-// that goroutine only.
+// Queue holds transfers in order, including those in progress: one goroutine processes the transfer
+// at the front and pops it when it is complete. All methods may be called concurrently, Wait and
+// Pop by that goroutine only.
 type Queue struct {
 	arrived chan struct{} // signals a Push or End
 
@@ -23,7 +23,8 @@ type Queue struct {
 // NewQueue returns an empty queue.
 func NewQueue() *Queue { return &Queue{arrived: make(chan struct{}, 1)} }
 
-// Push appends t and wakes Wait. After Close it returns false: the caller must then complete t.
+// Push appends t to the queue, wakes a waiting Wait, and returns true. After Close it returns
+// false, and the caller must complete t.
 func (q *Queue) Push(t Transfer) bool {
 	if !q.add(t) {
 		return false
@@ -48,7 +49,8 @@ func (q *Queue) add(t Transfer) bool {
 	return !q.closed
 }
 
-// End announces that nothing more will be pushed: Wait returns io.EOF once the queue is empty.
+// End announces that nothing more will be pushed: Wait then returns io.EOF once the queue is empty.
+// Transfers in the queue stay there.
 func (q *Queue) End() {
 	q.mu.Lock()
 	q.ended = true
@@ -56,9 +58,10 @@ func (q *Queue) End() {
 	q.wake()
 }
 
-// Wait blocks until the queue is not empty and returns a copy of its front, which stays in the queue.
-// It returns the cause of ctx after its end, and io.EOF if the queue is empty after End. Only one
-// goroutine may wait.
+// Wait blocks until the queue is not empty, and returns a copy of its first transfer, which stays
+// in the queue. It returns the cause of ctx if ctx has ended, even if the queue is not empty, and
+// io.EOF if the queue is empty and End has been called; the Transfer is then zero. Only one
+// goroutine may call it at a time.
 func (q *Queue) Wait(ctx context.Context) (Transfer, error) {
 	for {
 		if err := context.Cause(ctx); err != nil {
@@ -77,8 +80,8 @@ func (q *Queue) Wait(ctx context.Context) (Transfer, error) {
 	}
 }
 
-// Peek returns a copy of the i-th transfer of the queue, counted from the front at 0. It returns false
-// if there are fewer.
+// Peek returns a copy of the i-th transfer of the queue, which stays in the queue; 0 is the first.
+// If the queue has i transfers or fewer, it returns the zero Transfer and false.
 func (q *Queue) Peek(i int) (Transfer, bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -94,24 +97,26 @@ func (q *Queue) hasEnded() bool {
 	return q.ended && q.fifo.Len() == 0
 }
 
-// Pop removes the front, which Wait or Peek must have returned, and returns it. Done is nil if the
-// transfer was cancelled meanwhile; otherwise the caller must call it.
+// Pop removes the first transfer from the queue and returns it. The queue must not be empty. If
+// Done of the result is not nil the caller must call it; it is nil if the transfer was cancelled.
 func (q *Queue) Pop() Transfer {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.fifo.Pop()
 }
 
-// Has reports whether a transfer with that id is queued or in progress.
+// Has reports whether a transfer with the given id is in the queue. A transfer in progress is still
+// in the queue.
 func (q *Queue) Has(id uint64) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.find(id) != nil
 }
 
-// Cancel takes Done from the transfer with that id and returns it; the caller must call it. The
-// transfer stays in the queue without Done, because the peer will use it, and the wait for its stream
-// ends. ok is false if there is no such transfer, or it has been cancelled.
+// Cancel removes the Done function from the transfer with the given id, ends the transfer's wait
+// for its stream, and returns the function, which the caller must call. The transfer stays in the
+// queue with a nil Done, because the peer counts it. If no such transfer is queued, or it was
+// cancelled before, Cancel returns nil and false.
 func (q *Queue) Cancel(id uint64) (done func(error), ok bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -133,8 +138,8 @@ func (q *Queue) find(id uint64) *Transfer {
 	return nil
 }
 
-// Close prevents further pushes, empties the queue and returns what was in it. The caller must
-// complete these transfers, except those whose Done is nil.
+// Close makes later calls of Push fail, empties the queue, and returns the transfers that were in
+// it, in order. The caller must call Done of each unless it is nil. A further Close returns none.
 func (q *Queue) Close() []Transfer {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -1,7 +1,7 @@
-// Package transfer has what all channels share: transfers that wait for their stream, queues of them,
-// and the [Lifecycle] of one end of a channel. A Lifecycle calls each done function exactly once and
-// never within the call that began the transfer, reports failures to the pipe, and waits for all
-// goroutines when it is closed.
+// Package transfer has what all channels share: transfers that wait for their stream, queues of
+// them, and the [Lifecycle] of one end of a channel. A Lifecycle calls each done function exactly
+// once and never within the call that began the transfer, reports failures to the pipe, and waits
+// for all goroutines when it is closed.
 package transfer
 
 import (
@@ -10,8 +10,8 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/device"
 )
 
-// Transfer is one Send or Recv. It belongs to the queue that holds it; the goroutine that removes it
-// from the queue must call Done once, unless it is nil.
+// Transfer is one Send or Recv. It belongs to the queue that holds it; the goroutine that removes
+// it from the queue must call Done once, unless it is nil.
 type Transfer struct {
 	ID        uint64
 	Buf       device.Buffer
@@ -28,10 +28,11 @@ type order struct {
 	cancel context.CancelFunc
 }
 
-// New returns a transfer of buf. Its memory is ready after the work that was enqueued on buf's stream
-// before; the wait for it also ends with ctx. New does not block. The caller must call WaitReady or
-// CancelWait, or Ready until it returns true, to release resources. The error is that of the stream.
-// With an error New returns the transfer too, but there is nothing to wait for or to release.
+// New returns a transfer of buf with this id, which is ready when the work that is now enqueued on
+// buf's stream has completed. It does not block. It retains buf and done. To release resources, the
+// caller must call WaitReady or CancelWait, or Ready until that returns true. WaitReady also
+// returns when ctx ends. The error of New is that of recording an event on the stream; the returned
+// transfer then has id, buf and done, but nothing to wait for or to release.
 func New(ctx context.Context, id uint64, buf device.Buffer, done func(error)) (Transfer, error) {
 	t := Transfer{ID: id, Buf: buf, Done: done}
 	s := buf.Stream()
@@ -47,8 +48,9 @@ func New(ctx context.Context, id uint64, buf device.Buffer, done func(error)) (T
 	return t, nil
 }
 
-// Ready reports whether the memory may be accessed at once. It does not block. It returns false also
-// if the work of the stream has failed; WaitReady then returns the error.
+// Ready reports whether the memory may be accessed now, and releases the resources of the wait if
+// so. It does not block. It also returns false if the work of the stream has failed; WaitReady then
+// returns the error.
 func (t *Transfer) Ready() bool {
 	if t.order == nil {
 		return true
@@ -61,8 +63,10 @@ func (t *Transfer) Ready() bool {
 	return true
 }
 
-// WaitReady blocks until the memory may be accessed. The error is that of the work on the stream, or
-// that of the context if the wait was cancelled; the memory must not be used then.
+// WaitReady blocks until the memory may be accessed, and returns nil. If the work on the stream
+// fails it returns the error of that work. If the context of New ends or CancelWait is called, it
+// returns the error of the context, unless the memory is ready. After an error the memory must not
+// be accessed. It releases the resources of the wait.
 func (t *Transfer) WaitReady() error {
 	if t.order == nil {
 		return nil
@@ -72,7 +76,8 @@ func (t *Transfer) WaitReady() error {
 }
 
 // CancelWait ends the wait for the stream, if there is one, and releases its resources. It does not
-// block. A WaitReady that has not returned then returns an error, unless the memory is ready.
+// block. A call of WaitReady that is blocked then returns an error, as do later calls unless the
+// memory is ready. CancelWait may be called repeatedly and concurrently with WaitReady.
 func (t *Transfer) CancelWait() {
 	if t.order != nil {
 		t.order.cancel()

@@ -24,7 +24,8 @@ func newTransfer(id uint64) transfer.Transfer {
 	return t
 }
 
-// A Queue behaves as a slice does.
+// With random pushes and pops, Wait, Pop, Peek, Has and Close of a Queue return the same transfers
+// as a slice that models it.
 func TestQueueMatchesSlice(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		q := transfer.NewQueue()
@@ -85,7 +86,8 @@ func TestQueueWait(t *testing.T) {
 	require.Equal(t, io.ErrUnexpectedEOF, err, "the end takes precedence over queued transfers")
 }
 
-// Transfers queued before End are still returned, then io.EOF.
+// After End, Wait returns the transfers that were queued before, and then io.EOF. End wakes a Wait
+// that is blocked.
 func TestQueueEnd(t *testing.T) {
 	q := transfer.NewQueue()
 	q.Push(newTransfer(7))
@@ -157,7 +159,8 @@ func TestReady(t *testing.T) {
 	require.ErrorIs(t, err, delayed.ErrClosed)
 }
 
-// Cancel keeps the transfer in the queue, ends its wait, and succeeds once.
+// Cancel returns the done function of a transfer once, ends the wait for its stream, and leaves the
+// transfer in the queue; Drain does not complete it again.
 func TestQueueCancel(t *testing.T) {
 	k := delayed.New("npu", 1)
 	defer k.Close()
@@ -189,7 +192,8 @@ func TestQueueCancel(t *testing.T) {
 	require.Equal(t, []error{io.EOF, io.ErrShortWrite, io.ErrShortWrite}, got)
 }
 
-// newLifecycle returns a Lifecycle, the errors passed to broken, and the number of calls of release.
+// newLifecycle returns a new Lifecycle whose release function returns released, a channel that
+// receives the errors passed to its broken function, and the number of calls of release so far.
 func newLifecycle(released error) (l *transfer.Lifecycle, broken chan error, releases *int) {
 	broken, releases = make(chan error, 2), new(int)
 	return transfer.NewLifecycle(func() error { *releases++; return released }, func(err error) { broken <- err }), broken, releases
@@ -231,7 +235,8 @@ func TestLifeWithoutCause(t *testing.T) {
 	require.Equal(t, net.ErrClosed, <-broken)
 }
 
-// Close waits for goroutines, for postponed calls of done, and for a running call of Broken.
+// Close returns only after the goroutines of Go and CompleteAsync, and a running call of the broken
+// function, have ended.
 func TestCloseWaits(t *testing.T) {
 	for name, begin := range map[string]func(l *transfer.Lifecycle, f func()){
 		"Go":    func(l *transfer.Lifecycle, f func()) { l.Go(f) },
@@ -257,7 +262,8 @@ func TestCloseWaits(t *testing.T) {
 	require.True(t, ended, "Broken")
 }
 
-// release returns before Close does, even if a running Fail has called it.
+// Close returns only after the release function has returned, even if a concurrent Fail has called
+// it.
 func TestCloseWaitsForRelease(t *testing.T) {
 	releasing, finish := make(chan struct{}), make(chan struct{})
 	ended := false

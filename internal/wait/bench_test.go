@@ -125,7 +125,8 @@ func (a *asker) ask() error {
 	return err
 }
 
-// start starts a child process and returns its output.
+// start starts a child process with that role (see play) and returns its output. The benchmark
+// waits for its end.
 func start(b *testing.B, role ...any) *bufio.Reader {
 	b.Helper()
 	cmd := exec.Command(os.Args[0])

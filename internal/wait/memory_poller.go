@@ -10,8 +10,8 @@ import (
 // poll.
 type MemoryPoller struct{ spinner spinner }
 
-// NewMemoryPoller returns a MemoryPoller that polls for at most spin before its user should block.
-// With 0 or less it never polls.
+// NewMemoryPoller returns a MemoryPoller whose Poll polls for at most the time spin, after which
+// the caller should block. With 0 or less it never polls.
 func NewMemoryPoller(spin time.Duration) *MemoryPoller {
 	epoch := time.Now()
 	return &MemoryPoller{spinner{
@@ -23,23 +23,26 @@ func NewMemoryPoller(spin time.Duration) *MemoryPoller {
 	}}
 }
 
-// Poll calls ready until it returns true or the time to poll ends, and reports whether ready
-// returned true. If Poll returns false the caller should block; Poll may not have called ready at
-// all.
+// Poll calls ready until ready returns true, the time to poll ends, or input arrives for another
+// connection of the process. It reports whether ready returned true. If Poll returns false the
+// caller should block. It may have returned false at once, without a call of ready, because the
+// goroutine may not poll now.
 func (m *MemoryPoller) Poll(ready func() bool) bool { return m.spinner.poll(ready) }
 
-// PollDue is Poll for a change that should come soon, such as a reply. It polls even while other
-// connections of the process are active, but returns false at once if another goroutine is in
-// PollDue.
+// PollDue calls ready until ready returns true or the time to poll ends, and reports whether ready
+// returned true. It is for a change that should come soon, such as a reply: unlike Poll it polls
+// even while other connections of the process are active. It returns false without a call of ready
+// if m never polls, if another goroutine is in PollDue, or for a while after polls that have found
+// nothing.
 func (m *MemoryPoller) PollDue(ready func() bool) bool { return m.spinner.pollDue(ready) }
 
 // Arrived records that the change for which the caller waited has come, whether Poll found it or
-// not. The arbiter permits a MemoryPoller to poll if all recent arrivals of the process were for
-// it.
+// not. Poll polls only if all recent arrivals of the process were for this MemoryPoller or its
+// clones.
 func (m *MemoryPoller) Arrived() { m.spinner.registration.arrived() }
 
-// Clone returns a MemoryPoller for another goroutine with the same time to poll. It shares m's
-// registration with the arbiter: an arrival for one of them counts for both.
+// Clone returns a MemoryPoller for another goroutine with the same time to poll. Both share one
+// registration with the spin arbiter: an arrival for one of them counts for both.
 func (m *MemoryPoller) Clone() *MemoryPoller {
 	s := m.spinner
 	s.backoff = backoff{}
@@ -50,8 +53,9 @@ func (m *MemoryPoller) Clone() *MemoryPoller {
 // longerSpin is the factor of SpinLonger.
 const longerSpin = 4
 
-// SpinLonger makes m poll four times as long, and returns m. That is useful if the peer may have to
-// be woken before it can make the change, which takes longer than the usual time to poll.
+// SpinLonger makes m poll four times as long before it gives up, and returns m. That is useful if
+// the peer may have to be woken before it can make the change, which takes longer than the usual
+// time to poll.
 func (m *MemoryPoller) SpinLonger() *MemoryPoller {
 	m.spinner.bound *= longerSpin
 	return m
@@ -64,8 +68,8 @@ const pollsPerGosched = 64
 // is ready.
 type Yielder struct{ polls int }
 
-// Yield yields the processor to another thread or, once in pollsPerGosched calls, to another
-// goroutine of this process.
+// Yield yields the processor to another thread. Once in pollsPerGosched calls it yields to other
+// goroutines of this process instead.
 func (y *Yielder) Yield() {
 	y.polls++
 	if y.polls%pollsPerGosched == 1 {

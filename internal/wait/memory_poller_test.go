@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A poller may spin if only it had arrivals for some time.
+// A MemoryPoller polls only if all arrivals of the process were its own for some time.
 func TestMemoryPollerSpinsWhenExclusive(t *testing.T) {
 	m, other := NewMemoryPoller(time.Hour), NewMemoryPoller(time.Hour)
 	never := func() bool { return false }
@@ -33,7 +33,8 @@ func TestMemoryPollerWithoutSpin(t *testing.T) {
 	require.False(t, m.Poll(func() bool { panic("polled") }))
 }
 
-// A spin with the only processor lets other goroutines run from time to time.
+// While a goroutine spins on the only processor, calls of Yield let other goroutines run from time
+// to time.
 func TestYielderLetsGoroutinesRun(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	var y Yielder

@@ -31,8 +31,8 @@ type placement struct {
 	limit int // of run, at which the thread moves next; 0: minAnswersToMove
 }
 
-// polls returns how often to poll before the first yield: 0 if the peer seems to run on this
-// processor.
+// polls returns how many times to poll before the first yield: 0 if the peer seems to run on this
+// processor, and otherwise pollsBeforeYield.
 func (a *placement) polls() int {
 	if a.run >= yieldedAnswers {
 		return 0
@@ -41,13 +41,14 @@ func (a *placement) polls() int {
 }
 
 // early records a change that was found without a yield, which shows that the peer runs on another
-// processor. It sets run to 0 and lowers limit by one. It does not reset limit, because on a busy
+// processor. It begins the count of changes found after a yield again, and lowers limit, the count
+// at which the thread moves, by one unless it is 0. It does not reset limit, because on a busy
 // machine some changes are found early even if the peer shares the processor.
 func (a *placement) early() { a.run, a.limit = 0, max(a.limit-1, 0) }
 
-// late records a change that was found after the given number of yields; last is the duration of
-// the last one. It reports whether the thread should move to another processor, because the peer
-// seems to share this one.
+// late records a change that was found after that number of yields; last is the duration of the
+// last one. It returns true if the caller should move the thread to another processor, because the
+// peer seems to share this one.
 func (a *placement) late(yields int, last time.Duration) (move bool) {
 	if yields > 1 && last < slowYield {
 		a.run = 0 // a thread that runs here would have been found after one yield

@@ -7,8 +7,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A poller that shares a processor with its peer yields at once, and tries from time to time to
-// move away.
+// If the peer shares the processor, a poller yields at once, and from time to time moves to another
+// processor.
 func TestPlacement(t *testing.T) {
 	var a placement
 	require.Equal(t, pollsBeforeYield, a.polls())
@@ -39,7 +39,7 @@ func TestPlacement(t *testing.T) {
 	require.Equal(t, placement{}, a)
 }
 
-// After long yields the thread moves at once, and ever more rarely if that does not help.
+// After long yields the thread moves at once. If that does not help, it moves more and more rarely.
 func TestPlacementAfterLongYield(t *testing.T) {
 	var a placement
 	require.True(t, a.late(3, minAnswersToMove*quickAnswer))
@@ -56,8 +56,8 @@ func TestPlacementAfterLongYield(t *testing.T) {
 	require.Zero(t, a.run, "another thread has run")
 }
 
-// If all processors are busy with other work, changes come early or after another thread's time
-// slice. Moving does not help then, and is rare.
+// If all processors are busy with other work, so that changes come early or after another thread's
+// time slice, the thread rarely moves.
 func TestPlacementOnBusyMachine(t *testing.T) {
 	var a placement
 	moves := 0
@@ -70,7 +70,7 @@ func TestPlacementOnBusyMachine(t *testing.T) {
 	require.LessOrEqual(t, moves, 10)
 }
 
-// A change that comes soon needs no yield.
+// A MemoryPoller finds a change that comes soon without a yield.
 func TestMemoryPollerPollsBeforeItYields(t *testing.T) {
 	m := NewMemoryPoller(time.Hour)
 	yields, polls := 0, 0

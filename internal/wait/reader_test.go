@@ -15,7 +15,8 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/internal/wait"
 )
 
-// pair returns both ends of a TCP connection and a Reader of the first one.
+// pair returns a Reader that spins for at most spin, and the two ends of its TCP connection, of
+// which it reads the first. They are closed when the test ends.
 func pair(t testing.TB, spin time.Duration) (*wait.Reader, *net.TCPConn, *net.TCPConn) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -118,7 +119,7 @@ func TestDeadlines(t *testing.T) {
 	})
 }
 
-// Errors are exactly those of the socket.
+// A Reader returns exactly the errors of its socket's Read.
 func TestErrorsOfTheSocket(t *testing.T) {
 	for name, spoil := range map[string]func(near *net.TCPConn) error{
 		"deadline": func(near *net.TCPConn) error { return near.SetReadDeadline(time.Unix(1, 0)) },

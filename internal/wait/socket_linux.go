@@ -28,9 +28,9 @@ type Reader struct {
 	err    error // of the system call
 }
 
-// NewReader returns a Reader of s that spins for at most the time spin before it blocks, and never
-// if spin is 0 or less. It returns an error if s has no descriptor, for example because it is
-// closed.
+// NewReader returns a Reader of s, which the caller keeps. The Reader spins for at most the time
+// spin before it blocks, and never if spin is 0 or less. NewReader returns an error if s has no
+// descriptor, for example because it is closed.
 func NewReader(s Socket, spin time.Duration) (*Reader, error) {
 	raw, err := s.SyscallConn()
 	if err != nil {
@@ -51,9 +51,10 @@ func NewReader(s Socket, spin time.Duration) (*Reader, error) {
 	return r, nil
 }
 
-// Read behaves as the Read of the socket: it observes read deadlines and Close, which a spin may
-// delay by its duration, and returns the same errors. It allocates nothing, and keeps p only during
-// the call.
+// Read blocks until bytes arrive on the socket, copies some to p and returns how many. It may spin
+// before it blocks. It returns the same errors as the Read of the socket, io.EOF at the end
+// included, and observes read deadlines and Close, which a spin may delay by its duration. For an
+// empty p it returns 0 and nil. It allocates nothing, and keeps p only during the call.
 func (r *Reader) Read(p []byte) (int, error) {
 	if len(p) == 0 {
 		return 0, nil
@@ -72,9 +73,10 @@ func (r *Reader) Read(p []byte) (int, error) {
 	return r.n, nil
 }
 
-// attemptRead is the callback of Read, called when Read begins and after each wake-up. It reads,
-// spins the first time, and returns true if Read can return. If it returns false the runtime blocks
-// the goroutine until the socket may be readable.
+// attemptRead is the callback by which Read reads the socket fd. The runtime calls it when Read
+// begins and after each wake-up. It reads; if there is nothing yet it may spin, the first time, if
+// the spin arbiter permits that. It returns true if Read can return. If it returns false the
+// runtime blocks the goroutine until the socket may be readable.
 func (r *Reader) attemptRead(fd uintptr) bool {
 	r.fd = int(fd)
 	if r.read() || !r.asleep && r.spinner.poll(r.ready) {
@@ -85,8 +87,9 @@ func (r *Reader) attemptRead(fd uintptr) bool {
 	return false
 }
 
-// read calls read(2) for dst, stores the result in n and err, and reports whether there was one:
-// bytes, the end of the stream or an error. It returns false if the socket has nothing yet.
+// read calls read(2) without blocking, with r.dst as the destination, and stores the result in r.n
+// and r.err. It returns true if the result is bytes, the end of the stream or an error, and false
+// if the socket has nothing to read yet.
 func (r *Reader) read() bool {
 	for {
 		r.n, r.err = unix.Read(r.fd, r.dst)
@@ -96,14 +99,14 @@ func (r *Reader) read() bool {
 	}
 }
 
-// failure returns err as a *net.OpError like those of the socket's Read.
+// failure returns err wrapped in a *net.OpError, like the errors of the socket's Read.
 func (r *Reader) failure(err error) error {
 	local := r.socket.LocalAddr()
 	return &net.OpError{Op: "read", Net: local.Network(), Source: local, Addr: r.socket.RemoteAddr(), Err: err}
 }
 
-// cause returns the error that package net has wrapped in err, the error of a raw read or write, or
-// err itself if it has not.
+// cause returns the error inside err if err contains a *net.OpError, by which package net wraps the
+// errors of a raw read or write. Otherwise it returns err.
 func cause(err error) error {
 	if op, ok := errors.AsType[*net.OpError](err); ok {
 		return op.Err
@@ -124,8 +127,8 @@ type Writer struct {
 	err error // of the system call
 }
 
-// NewWriter returns a Writer of s. It returns an error if s has no descriptor, for example because
-// it is closed.
+// NewWriter returns a Writer of s, which the caller keeps. It returns an error if s has no
+// descriptor, for example because it is closed.
 func NewWriter(s Socket) (*Writer, error) {
 	raw, err := s.SyscallConn()
 	if err != nil {
@@ -137,10 +140,11 @@ func NewWriter(s Socket) (*Writer, error) {
 }
 
 // TryWrite writes as much of p as the socket accepts without blocking, and returns how much that
-// is, possibly 0. It blocks only while another goroutine is in the socket's Write. It allocates
-// nothing, and keeps p only during the call. Its errors are those of the socket's Write.
+// is, possibly 0, also with an error. It blocks only while another goroutine is in the socket's
+// Write. It allocates nothing, and keeps p only during the call. Its errors are those of the
+// socket's Write.
 func (w *Writer) TryWrite(p []byte) (int, error) {
-	w.src, w.n = p, 0
+	w.src, w.n, w.err = p, 0, nil
 	err := w.raw.Write(w.attempt)
 	w.src = nil
 	switch {
@@ -152,8 +156,9 @@ func (w *Writer) TryWrite(p []byte) (int, error) {
 	return w.n, nil
 }
 
-// write is the callback of TryWrite: it writes src until the socket is full, and stores the result
-// in n and err. It always returns true, so that the runtime does not block the goroutine.
+// write is the callback by which TryWrite writes to the socket fd: it writes w.src until the socket
+// is full, and stores the result in w.n and w.err. It always returns true, so that the runtime does
+// not block the goroutine.
 func (w *Writer) write(fd uintptr) bool {
 	for w.n < len(w.src) {
 		var n int
@@ -173,7 +178,7 @@ func (w *Writer) write(fd uintptr) bool {
 	return true
 }
 
-// failure returns err as a *net.OpError like those of the socket's Write.
+// failure returns err wrapped in a *net.OpError, like the errors of the socket's Write.
 func (w *Writer) failure(err error) error {
 	local := w.socket.LocalAddr()
 	return &net.OpError{Op: "write", Net: local.Network(), Source: local, Addr: w.socket.RemoteAddr(), Err: err}

@@ -15,17 +15,15 @@ type spinner struct {
 	yield        func()
 }
 
-// poll calls ready until it returns true or the spin ends, and reports whether ready returned true.
-// If the reader may not spin, poll returns false without calling ready. A call would be useful only
-// after a yield, which would wake a thread; and a goroutine that the caller has made runnable runs
-// as soon as the caller blocks.
+// poll calls ready until ready returns true or the spin ends, and reports whether ready returned
+// true. If the reader may not spin now, poll returns false without calling ready.
 func (s *spinner) poll(ready func() bool) bool {
 	return s.bound > 0 && s.registration.exclusive() && s.backoff.allow() && s.spin(ready, false)
 }
 
 // pollDue is poll for a reader that expects input soon: arrivals for other readers do not keep it
-// from spinning. Only one goroutine of the process spins in pollDue at a time; for others it
-// returns false.
+// from spinning. Only one goroutine of the process spins in pollDue at a time; in others pollDue
+// returns false without calling ready.
 func (s *spinner) pollDue(ready func() bool) bool {
 	if s.bound <= 0 || !s.registration.arbiter.due.CompareAndSwap(false, true) {
 		return false
@@ -34,8 +32,9 @@ func (s *spinner) pollDue(ready func() bool) bool {
 	return s.backoff.allow() && s.spin(ready, true)
 }
 
-// spin calls ready until it returns true or the bound has passed, and reports whether ready
-// returned true. Unless due is set, an arrival for another reader ends the spin.
+// spin calls ready, with yields between the calls, until ready returns true or s.bound has passed,
+// and reports whether ready returned true. Unless due is true, an arrival for another reader ends
+// the spin early. If it does not end early, spin records in s.backoff whether it has found input.
 func (s *spinner) spin(ready func() bool, due bool) bool {
 	if s.placement != nil && s.pollBeforeYield(ready) {
 		return true
@@ -60,8 +59,8 @@ func (s *spinner) spin(ready func() bool, due bool) bool {
 	return false
 }
 
-// pollBeforeYield calls ready without yielding, as often as placement permits, and reports whether
-// ready returned true. placement must not be nil.
+// pollBeforeYield calls ready without yielding, as many times as s.placement determines, until
+// ready returns true. It reports whether ready returned true. s.placement must not be nil.
 func (s *spinner) pollBeforeYield(ready func() bool) bool {
 	for range s.placement.polls() {
 		if ready() {
@@ -83,7 +82,8 @@ type backoff struct {
 	left int // of these, to come
 }
 
-// allow reports whether a wait may spin, and counts the wait. It is called once for each wait.
+// allow reports whether the wait that begins may spin: not while waits must pass without a spin,
+// because spins have found nothing. It counts the wait, so it is called once for each.
 func (s *backoff) allow() bool {
 	if s.left > 0 {
 		s.left--
@@ -126,8 +126,8 @@ func (r *arbiter) register() *registration {
 	return &registration{arbiter: r, number: r.registrations.Add(1)}
 }
 
-// arrived records that input has arrived for this reader. It writes to the arbiter only if that
-// changes something, since other processors read it all the time.
+// arrived records that input has arrived for this reader. It writes to shared fields only if that
+// changes them, since other processors read them all the time.
 func (s *registration) arrived() {
 	if s.arbiter.last.Load() != s.number {
 		s.arbiter.last.Store(s.number)
@@ -137,8 +137,8 @@ func (s *registration) arrived() {
 	}
 }
 
-// exclusive reports whether the reader may spin: the last arrivals, at least exclusiveAfter, were
-// all for it.
+// exclusive reports whether the reader may spin: at least the last exclusiveAfter arrivals of the
+// process were all for this reader.
 func (s *registration) exclusive() bool {
 	return s.run.Load() >= exclusiveAfter && s.arbiter.last.Load() == s.number
 }

@@ -27,7 +27,7 @@ func newTestSpinner(bound time.Duration) *testSpinner {
 	return s
 }
 
-// makeExclusive makes the reader exclusive.
+// makeExclusive records arrivals for s until the arbiter permits s to spin, and returns s.
 func (s *testSpinner) makeExclusive() *testSpinner {
 	for range exclusiveAfter + 1 {
 		s.registration.arrived()
@@ -35,7 +35,8 @@ func (s *testSpinner) makeExclusive() *testSpinner {
 	return s
 }
 
-// wait performs one wait, in which the n-th poll succeeds; none does if n is 0.
+// wait performs one wait, in which the n-th poll succeeds, or none if n is 0. It returns whether
+// the wait has succeeded and how often it has polled.
 func (s *testSpinner) wait(n int) (succeeded bool, polls int) {
 	s.polls, s.yields = 0, 0
 	succeeded = s.poll(func() bool {
@@ -78,7 +79,7 @@ func TestSpinningOff(t *testing.T) {
 	}
 }
 
-// If spins find nothing they become rare: 10,000 waits cost a few spins.
+// If spins find nothing they become rare: 10,000 waits spin only a few times.
 func TestFailedSpinsBecomeRare(t *testing.T) {
 	s := newTestSpinner(100 * time.Microsecond).makeExclusive()
 	spins := 0
@@ -153,8 +154,8 @@ func TestArrivalForAnotherEndsSpin(t *testing.T) {
 	require.Zero(t, s.backoff.skip, "a spin that another arrival ended has not failed")
 }
 
-// A spin for a reply that is due goes on when other readers have arrivals. Only one goroutine at a
-// time does that, and the spin is bounded.
+// pollDue goes on when other readers have arrivals. It is bounded in time, and only one goroutine
+// at a time is in it.
 func TestPollDue(t *testing.T) {
 	one, two := newTestSpinner(10*time.Microsecond), newTestSpinner(10*time.Microsecond)
 	two.registration = one.registration.arbiter.register()

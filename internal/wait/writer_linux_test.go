@@ -11,7 +11,8 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/internal/wait"
 )
 
-// TryWrite leaves to the caller what does not fit into the socket, and no bytes are lost.
+// TryWrite returns how many bytes the socket has accepted. If the caller writes the remainder, no
+// bytes are lost.
 func TestTryWrite(t *testing.T) {
 	_, near, far := pair(t, 0)
 	w, err := wait.NewWriter(near)
@@ -37,6 +38,9 @@ func TestTryWriteFails(t *testing.T) {
 	require.NoError(t, near.CloseWrite())
 	_, err = w.TryWrite([]byte("too late"))
 	require.ErrorIs(t, err, syscall.EPIPE)
+	n, err := w.TryWrite(nil)
+	require.NoError(t, err, "the error of an earlier call")
+	require.Zero(t, n)
 	require.NoError(t, near.Close())
 	_, err = w.TryWrite([]byte("too late"))
 	require.ErrorContains(t, err, "use of closed network connection")

@@ -7,8 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// yieldThread yields the processor to another thread, of any process. The system call is raw so
-// that the runtime does not give this goroutine's place to another goroutine.
+// yieldThread yields the processor to another thread, of any process (sched_yield). The system call
+// is raw, so that the runtime does not run another goroutine in place of this one.
 func yieldThread() { _, _, _ = unix.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0) }
 
 // migrate moves the calling thread to another processor, if the thread may run on one, and
@@ -29,8 +29,8 @@ func migrate() {
 }
 
 // restore sets the affinity of the calling thread to allowed. It first permits all processors: if
-// that has the same effect, the thread keeps no affinity of its own, so that later changes of its
-// cgroup apply to it.
+// the kernel reduces that to allowed, the thread keeps no affinity of its own, so that later
+// changes of its cgroup apply to it. Errors of the system calls are ignored.
 func restore(allowed *unix.CPUSet) {
 	var all, now unix.CPUSet
 	all.Fill()
@@ -41,7 +41,7 @@ func restore(allowed *unix.CPUSet) {
 }
 
 // processor returns the number of the processor on which the calling thread runs. The thread may
-// have moved when it returns.
+// have moved by the time that processor returns. The error is that of getcpu(2).
 func processor() (int, error) {
 	var cpu uint32
 	_, _, errno := unix.RawSyscall(unix.SYS_GETCPU, uintptr(unsafe.Pointer(&cpu)), 0, 0)

@@ -8,15 +8,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// allowed returns the processors on which the thread may run.
+// allowed returns the processors on which the calling thread may run.
 func allowed(t *testing.T) (set unix.CPUSet) {
 	t.Helper()
 	require.NoError(t, unix.SchedGetaffinity(0, &set))
 	return set
 }
 
-// severalProcessors returns allowed, and skips the test if there is only one processor or the affinity cannot
-// be set.
+// severalProcessors returns the processors on which the calling thread may run. It skips the test
+// if there is only one or the affinity cannot be set.
 func severalProcessors(t *testing.T) unix.CPUSet {
 	t.Helper()
 	set := allowed(t)
@@ -64,7 +64,7 @@ func TestMigrateOfTiedThread(t *testing.T) {
 	}
 }
 
-// restore allows exactly the given processors.
+// restore permits the thread to run on exactly the given processors.
 func TestRestore(t *testing.T) {
 	runtime.LockOSThread() // never unlocked: the thread ends with the test
 	tied := severalProcessors(t)

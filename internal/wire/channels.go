@@ -28,7 +28,8 @@ func (m XTHDescriptor) Append(dst []byte) []byte {
 	return nop.AppendUint(nop.AppendStructHeader(dst, 1), m.Ptr)
 }
 
-// DecodeCMADescriptor decodes a CMADescriptor from the whole of p. The error is an [*Error].
+// DecodeCMADescriptor decodes a CMADescriptor, which must be the whole of p. If p is invalid or
+// exceeds limits, the error is an [*Error] and the result is zero.
 func DecodeCMADescriptor(p []byte, limits Limits) (CMADescriptor, error) {
 	r := newReader("CMADescriptor", p, limits)
 	r.Struct(2)
@@ -39,7 +40,8 @@ func DecodeCMADescriptor(p []byte, limits Limits) (CMADescriptor, error) {
 	return result(&r, m)
 }
 
-// DecodeXTHDescriptor decodes an XTHDescriptor from the whole of p. The error is an [*Error].
+// DecodeXTHDescriptor decodes an XTHDescriptor, which must be the whole of p. If p is invalid or
+// exceeds limits, the error is an [*Error] and the result is zero.
 func DecodeXTHDescriptor(p []byte, limits Limits) (XTHDescriptor, error) {
 	r := newReader("XTHDescriptor", p, limits)
 	r.Struct(1)
@@ -101,8 +103,9 @@ func (m MPTClientHello) Append(dst []byte) []byte {
 	return nop.AppendUint(dst, m.RegistrationID)
 }
 
-// DecodeMPTHello decodes an MPTHello, an [MPTServerHello] or an [MPTClientHello], from the whole of p.
-// The error is an [*Error].
+// DecodeMPTHello decodes an MPTHello, which must be the whole of p. The result is an MPTServerHello
+// or an MPTClientHello and does not alias p. If p is invalid or exceeds limits, the error is an
+// [*Error] and the result is nil.
 func DecodeMPTHello(p []byte, limits Limits) (MPTHello, error) {
 	r := newReader("MPTHello", p, limits)
 	return result(&r, r.mptHello())

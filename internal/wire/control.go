@@ -33,8 +33,9 @@ const MaxReason = 1024
 // MaxControl is the maximum size of an encoded Control in bytes.
 const MaxControl = 1 + MaxReason
 
-// Append appends the encoding of m to dst and returns the extended slice. A Reason longer than
-// MaxReason is truncated; it must be UTF-8.
+// Append appends the encoding of m to dst and returns the extended slice. A Goodbye is sent with
+// its Reason, which must be UTF-8 and is truncated to MaxReason bytes. Any other kind is sent with
+// its Number.
 func (m Control) Append(dst []byte) []byte {
 	dst = append(dst, byte(m.Kind))
 	if m.Kind == Goodbye {
@@ -43,8 +44,8 @@ func (m Control) Append(dst []byte) []byte {
 	return binary.LittleEndian.AppendUint64(dst, m.Number)
 }
 
-// truncate returns the first MaxReason bytes of s, or fewer so that no character is cut. It returns a
-// shorter s unchanged.
+// truncate returns s if it has at most MaxReason bytes. Otherwise it returns the longest prefix of
+// s that has at most MaxReason bytes and does not end within a character.
 func truncate(s string) string {
 	if len(s) <= MaxReason {
 		return s
@@ -56,8 +57,9 @@ func truncate(s string) string {
 	return s[:n]
 }
 
-// DecodeControl decodes a Control from the whole of p. For an unknown kind it returns a Control with
-// only the kind set, which the caller must ignore. An error means that the peer broke the protocol.
+// DecodeControl decodes a Control, which must be the whole of p. The result does not alias p. For
+// an unknown kind it returns a Control with only Kind set, which the caller must ignore. An error
+// means that the peer broke the protocol.
 func DecodeControl(p []byte) (Control, error) {
 	if len(p) == 0 {
 		return Control{}, fmt.Errorf("wire: empty control message")

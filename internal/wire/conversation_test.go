@@ -49,7 +49,9 @@ func loadConversation(t *testing.T, name string) *conversation {
 	return s
 }
 
-// requested assigns the connections that the server requested, by their ids.
+// requested sets s.replies and s.channel to the connections in conns that the server requested: the
+// one for replies, and those of channels in the order of their ids in the answer. It sets s.lanes
+// too.
 func (s *conversation) requested(t *testing.T, conns []capture.Connection) {
 	ids := slices.Concat(mapValues(s.answer.ChannelRegistrationIDs)...)
 	s.channel = make([]capture.Connection, len(ids))
@@ -71,7 +73,9 @@ func (s *conversation) requested(t *testing.T, conns []capture.Connection) {
 	s.laneConns(t, conns)
 }
 
-// laneConns returns the lanes of mpt, which have their own listeners.
+// laneConns sets s.lanes to the connections in conns that are lanes of the channel mpt, by their
+// registration ids and without their first message. Lanes have listeners of their own, by which it
+// recognizes them.
 func (s *conversation) laneConns(t *testing.T, conns []capture.Connection) {
 	for _, conn := range conns {
 		if conn.Listener == 0 {
@@ -154,16 +158,17 @@ func answerOf(t *testing.T, frame []byte) *BrochureAnswer {
 	return m
 }
 
-// exact checks that m encodes to the frame that it was decoded from.
+// exact requires that err is nil and that m, which was decoded from frame, encodes to the same
+// bytes. It returns m.
 func exact[M encodable](t *testing.T, frame []byte, m M, err error) M {
 	require.NoError(t, err, dump(frame))
 	require.Equal(t, dump(frame), dump(m.Append(nil)))
 	return m
 }
 
-// sameButForOrder checks that m encodes to the frame that it was decoded from,
-// except that entries of maps may be in another order: upstream's is that of
-// its hash table. With at most one entry in each map the bytes are equal.
+// sameButForOrder requires that m, which was decoded from frame, encodes to the same bytes, except
+// that the entries of a map may be in another order, because TensorPipe writes them in the order of
+// its hash table. If no map has several entries, the bytes must be equal.
 func sameButForOrder(t *testing.T, frame []byte, m encodable) {
 	encoded := m.Append(nil)
 	require.Len(t, encoded, len(frame))
@@ -183,7 +188,8 @@ func dump(frame []byte) string {
 	return out.String()
 }
 
-// pieces lists the parts of a frame, sorted and without offsets.
+// pieces returns the lines of the dump of frame, one for each part of the encoding, without offsets
+// and sorted, so that frames can be compared regardless of order.
 func pieces(frame []byte) []string {
 	lines := strings.Split(dump(frame), "\n")
 	for i, line := range lines {

@@ -66,10 +66,11 @@ func (m *TensorDescriptor) append(dst []byte) []byte {
 	return nop.AppendBytes(dst, m.Metadata)
 }
 
-// DecodeDescriptor decodes a Descriptor from the whole of p into *into, whose slices it reuses. All
-// Metadata alias p. It allocates nothing if the slices are large enough and each device kind is "cpu",
-// "cuda" or equal to the previous one in its place. The error is an [*Error]. The contents of *into are
-// undefined then, but it can be decoded into again.
+// DecodeDescriptor decodes a Descriptor, which must be the whole of p, into *into, whose slices it
+// reuses. All Metadata alias p. If the slices are large enough, it allocates only for new device
+// kinds: kinds other than "cpu", "cuda" and the kind that the same tensor of *into had before. If p
+// is invalid or exceeds limits, the error is an [*Error]; the contents of *into are then undefined,
+// but it can be decoded into again.
 func DecodeDescriptor(p []byte, limits Limits, into *Descriptor) error {
 	r := newReader("Descriptor", p, limits)
 	r.Struct(3)
@@ -103,8 +104,9 @@ func (r *reader) tensor(m *TensorDescriptor) {
 	m.Metadata = r.Bytes()
 }
 
-// resize returns s with length n, in the same memory if it is large enough. Retained elements keep
-// their values, so that their device kinds are reused; dropped elements are zeroed.
+// resize returns s with length n, in the same memory if its capacity is large enough. Elements that
+// s had keep their values, so that their device kinds can be reused. If n is less than len(s), the
+// elements beyond n are zeroed.
 func resize[E any](s []E, n int) []E {
 	if n < len(s) {
 		clear(s[n:])
@@ -112,8 +114,9 @@ func resize[E any](s []E, n int) []E {
 	return slices.Grow(s[:0], n)[:n]
 }
 
-// DropMetadata sets all metadata to nil, so that m no longer refers to the decoded frame. It keeps the
-// slices, which a later decoding into m reuses.
+// DropMetadata sets all metadata of m, of its payloads and of its tensors to nil, so that m no
+// longer refers to the frame from which it was decoded. It keeps the slices Payloads and Tensors,
+// which a later decoding into m reuses.
 func (m *Descriptor) DropMetadata() {
 	m.Metadata = nil
 	for i := range m.Payloads {
@@ -140,9 +143,9 @@ func (m *DescriptorReply) Append(dst []byte) []byte {
 	return dst
 }
 
-// DecodeDescriptorReply decodes a DescriptorReply from the whole of p into *into, whose slice it
-// reuses. The error is an [*Error]. The contents of *into are undefined then, but it can be decoded
-// into again.
+// DecodeDescriptorReply decodes a DescriptorReply, which must be the whole of p, into *into, whose
+// slice it reuses. The result does not alias p. If p is invalid or exceeds limits, the error is an
+// [*Error]; the contents of *into are then undefined, but it can be decoded into again.
 func DecodeDescriptorReply(p []byte, limits Limits, into *DescriptorReply) error {
 	r := newReader("DescriptorReply", p, limits)
 	r.Struct(1)

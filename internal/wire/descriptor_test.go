@@ -8,7 +8,8 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/device"
 )
 
-// ordinary is a message as in a training step.
+// ordinary returns a new Descriptor of a message as in a training step: metadata, a payload and two
+// tensors.
 func ordinary() *Descriptor {
 	return &Descriptor{
 		Metadata: []byte("step 7"),

@@ -106,8 +106,9 @@ func TestCheckDevice(t *testing.T) {
 	require.ErrorIs(t, Limits{Kind: 2}.CheckDevice(device.CPU()), ErrLimit)
 }
 
-// Append cannot return an error: it panics, under the tag invariants, for devices that CheckDevice
-// rejects.
+// TestAppendOfAnImpossibleDevice checks that Append, which cannot return an error, panics with the
+// build tag invariants for a device that CheckDevice rejects. Without the tag it encodes a message
+// that cannot be decoded.
 func TestAppendOfAnImpossibleDevice(t *testing.T) {
 	m := DescriptorReply{[]device.Device{{Kind: "cuda", Index: -1}}}
 	if invariants.Enabled {

@@ -19,7 +19,7 @@ func devices(kinds ...string) (list []device.Device) {
 	return list
 }
 
-// someBrochure has several entries in every map.
+// someBrochure returns a new Brochure with several entries in its maps.
 func someBrochure() *Brochure {
 	return &Brochure{
 		TransportDomainDescriptors: map[string]string{"uv": "uv:*", "shm": "shm:x", "ibv": "ibv:*"},

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/tensorpipe-go/tensorpipe/device"
@@ -13,7 +14,8 @@ import (
 
 // Probing is what an end sends about channels that must be probed with the actual peer, and about
 // failed candidates. It is encoded as extensions of a [Marker]: "probe:cma=0a1b...",
-// "refused:cma=7065..." and "without:shm=6e6f...", with the bytes in hexadecimal.
+// "refused:cma=7065...", "without:shm=6e6f..." and "no-session:own=6974...", with the bytes in
+// hexadecimal.
 type Probing struct {
 	// Offers are the offers of an end by channel. An answer contains only channels for which the client
 	// sent offers too; the client confirms or rejects such an answer, see [MaxRejection].
@@ -22,6 +24,10 @@ type Probing struct {
 	// Refused contains, by channel, why an end does not use it; Without, by transport, why an end does
 	// not use that.
 	Refused, Without map[string]string
+
+	// NoSession contains, by transport, why the connections of an end carry no session. Such a transport
+	// can carry the compatible dialect only.
+	NoSession map[string]string
 }
 
 // Limits of a Probing. Writers and readers ignore what exceeds them.
@@ -31,6 +37,10 @@ const (
 	maxProbedBytes = 256 // bytes of an offer or a reason
 )
 
+// maxMarker bounds the text of a marker with its extensions, in bytes. It is the default of
+// Limits.Text, since a reader rejects a message with a longer text.
+const maxMarker = 4096
+
 // MaxRejection is the maximum size in bytes of the frame that a client sends directly after an answer
 // with offers, on the same connection. The frame is empty if the client accepts the answer; otherwise
 // it is the reason for rejection, and the client repeats the handshake without the channel.
@@ -38,46 +48,64 @@ const MaxRejection = 1024
 
 // Prefixes of extensions.
 const (
-	offerExtension   = "probe:"
-	refusedExtension = "refused:"
-	withoutExtension = "without:"
+	offerExtension     = "probe:"
+	refusedExtension   = "refused:"
+	withoutExtension   = "without:"
+	noSessionExtension = "no-session:"
 )
 
-// Empty reports whether p contains nothing.
-func (p Probing) Empty() bool { return len(p.Offers)+len(p.Refused)+len(p.Without) == 0 }
-
-func (p Probing) extensions() string {
-	var b strings.Builder
-	for _, name := range slices.Sorted(maps.Keys(p.Offers)) {
-		appendProbed(&b, offerExtension, name, p.Offers[name])
-	}
-	appendReasons(&b, refusedExtension, p.Refused)
-	appendReasons(&b, withoutExtension, p.Without)
-	return b.String()
+// Empty reports whether p has no offers and no reasons.
+func (p Probing) Empty() bool {
+	return len(p.Offers)+len(p.Refused)+len(p.Without)+len(p.NoSession) == 0
 }
 
-func appendReasons(b *strings.Builder, extension string, reasons map[string]string) {
-	for _, name := range slices.Sorted(maps.Keys(reasons)) {
-		reason := reasons[name]
-		appendProbed(b, extension, name, []byte(strings.ToValidUTF8(reason[:min(len(reason), maxProbedBytes)], "")))
-	}
+// extend returns marker with the extensions of p: first those that decide about the pipe. It omits
+// an extension that does not fit into maxMarker bytes, and those beyond MaxProbed of one kind.
+func (p Probing) extend(marker string) string {
+	marker = extendProbed(marker, offerExtension, p.Offers)
+	marker = extendProbed(marker, noSessionExtension, reasonBytes(p.NoSession))
+	marker = extendProbed(marker, refusedExtension, reasonBytes(p.Refused))
+	return extendProbed(marker, withoutExtension, reasonBytes(p.Without))
 }
 
-func appendProbed(b *strings.Builder, extension, name string, data []byte) {
-	if name == "" || len(name) > maxProbedName || len(data) > maxProbedBytes || strings.ContainsAny(name, " =") {
-		return
+// reasonBytes returns the reasons as they are encoded: truncated, and without bytes that are not
+// UTF-8.
+func reasonBytes(reasons map[string]string) map[string][]byte {
+	all := make(map[string][]byte, len(reasons))
+	for name, reason := range reasons {
+		all[name] = []byte(strings.ToValidUTF8(reason[:min(len(reason), maxProbedBytes)], ""))
 	}
-	b.WriteString(" " + extension + name + "=" + hex.EncodeToString(data))
+	return all
 }
 
-// parseProbing parses the probing extensions of a marker, ignoring extensions that are unknown,
-// malformed or exceed the limits. The maps of the result are never nil.
+func extendProbed(marker, extension string, entries map[string][]byte) string {
+	n := 0
+	for _, name := range slices.Sorted(maps.Keys(entries)) {
+		data := entries[name]
+		if name == "" || len(name) > maxProbedName || len(data) > maxProbedBytes || strings.ContainsAny(name, " =") {
+			continue
+		}
+		text := " " + extension + name + "=" + hex.EncodeToString(data)
+		if n < MaxProbed && len(marker)+len(text) <= maxMarker {
+			marker += text
+			n++
+		}
+	}
+	return marker
+}
+
+// parseProbing returns the offers and reasons in marker, the text of a marker with its extensions.
+// It ignores extensions that are unknown or malformed, and those that are too long or too many. The
+// maps of the result are never nil.
 func parseProbing(marker string) Probing {
-	p := Probing{Offers: map[string][]byte{}, Refused: map[string]string{}, Without: map[string]string{}}
+	p := Probing{
+		Offers:  map[string][]byte{},
+		Refused: map[string]string{}, Without: map[string]string{}, NoSession: map[string]string{},
+	}
 	for extension := range markerExtensions(marker) {
 		key, text, _ := strings.Cut(extension, "=")
 		data, err := hex.DecodeString(text)
-		if err != nil || len(data) > maxProbedBytes || len(key) > len(refusedExtension)+maxProbedName {
+		if err != nil || len(data) > maxProbedBytes || len(key) > len(noSessionExtension)+maxProbedName {
 			continue
 		}
 		if name, ok := strings.CutPrefix(key, offerExtension); ok && len(p.Offers) < MaxProbed {
@@ -89,28 +117,40 @@ func parseProbing(marker string) Probing {
 		if name, ok := strings.CutPrefix(key, withoutExtension); ok && len(p.Without) < MaxProbed {
 			p.Without[name] = string(data)
 		}
+		if name, ok := strings.CutPrefix(key, noSessionExtension); ok && len(p.NoSession) < MaxProbed {
+			p.NoSession[name] = string(data)
+		}
 	}
 	return p
 }
 
-// AddProbing adds p, as extensions, to the marker of m. If m has no marker it does nothing.
+// AddProbing appends p, as extensions, to the marker of m. It omits offers that are too long,
+// entries whose name is empty, too long or cannot be encoded, and entries that exceed MaxProbed or
+// for which a reader's default limit for a text leaves no space; reasons are truncated. If m has no
+// marker it does nothing.
 func (m *Brochure) AddProbing(p Probing) {
 	if _, ok := m.Marker(); ok {
-		m.TransportDomainDescriptors[MarkerName] += p.extensions()
+		m.TransportDomainDescriptors[MarkerName] = p.extend(m.TransportDomainDescriptors[MarkerName])
 	}
 }
 
-// Probing returns the probing extensions of the marker of m, an empty Probing if there are none.
+// Probing returns the offers and reasons in the extensions of m's marker. If there are none, the
+// maps of the result are empty; they are never nil.
 func (m *Brochure) Probing() Probing { return parseProbing(m.TransportDomainDescriptors[MarkerName]) }
 
-// AddProbing adds p, as extensions, to the marker of m. If m has no marker it does nothing.
+// AddProbing appends p, as extensions, to the marker of m. It omits offers that are too long,
+// entries whose name is empty, too long or cannot be encoded, and entries that exceed MaxProbed or
+// for which a reader's default limit for a text leaves no space; reasons are truncated. If m has no
+// marker it does nothing.
 func (m *BrochureAnswer) AddProbing(p Probing) {
 	if _, ok := m.Marker(); ok {
-		m.ChannelDeviceDescriptors[MarkerName][device.CPU()] += p.extensions()
+		descriptors := m.ChannelDeviceDescriptors[MarkerName]
+		descriptors[device.CPU()] = p.extend(descriptors[device.CPU()])
 	}
 }
 
-// Probing returns the probing extensions of the marker of m, an empty Probing if there are none.
+// Probing returns the offers and reasons in the extensions of m's marker. If there are none, the
+// maps of the result are empty; they are never nil.
 func (m *BrochureAnswer) Probing() Probing {
 	return parseProbing(m.ChannelDeviceDescriptors[MarkerName][device.CPU()])
 }
@@ -130,6 +170,8 @@ const (
 	RefusedByPolicy    RefusalKind = "policy"
 	RefusedByTransport RefusalKind = "transport"
 	RefusedByDialect   RefusalKind = "dialect"
+	RefusedByListener  RefusalKind = "listener"
+	RefusedByLimit     RefusalKind = "limit"
 	RefusedOtherwise   RefusalKind = "other"
 )
 
@@ -138,8 +180,8 @@ const MaxRefusal = 1024
 
 const refusalExtension = "no-pipe:"
 
-// NewRefusal returns an answer that chooses nothing and has r in its marker. A text that is too long
-// is truncated.
+// NewRefusal returns an answer that chooses nothing and has r in its marker. A text of more than
+// MaxRefusal bytes is truncated, and bytes in it that are not UTF-8 are dropped.
 func NewRefusal(r Refusal) *BrochureAnswer {
 	m := &BrochureAnswer{ChannelDeviceDescriptors: map[string]map[device.Device]string{}}
 	m.Mark(Marker{})
@@ -148,8 +190,9 @@ func NewRefusal(r Refusal) *BrochureAnswer {
 	return m
 }
 
-// Refusal returns the refusal in the marker of m; ok is false if there is none. An unknown kind becomes
-// RefusedOtherwise. The text is empty if the received one is too long or malformed.
+// Refusal returns the refusal in the marker of m and true. If there is none, it returns a zero
+// Refusal and false. An unknown kind becomes RefusedOtherwise. If the received text is too long or
+// malformed, Text is empty.
 func (m *BrochureAnswer) Refusal() (r Refusal, ok bool) {
 	for extension := range m.extensions() {
 		rest, found := strings.CutPrefix(extension, refusalExtension)
@@ -163,7 +206,7 @@ func (m *BrochureAnswer) Refusal() (r Refusal, ok bool) {
 		}
 		r = Refusal{Kind: RefusalKind(kind), Text: string(text)}
 		switch r.Kind {
-		case RefusedByPolicy, RefusedByTransport, RefusedByDialect:
+		case RefusedByPolicy, RefusedByTransport, RefusedByDialect, RefusedByListener, RefusedByLimit:
 		default:
 			r.Kind = RefusedOtherwise
 		}
@@ -183,7 +226,8 @@ type SizeClass struct {
 
 const sizeExtension = "size:"
 
-// AddSizes adds classes, as extensions, to the marker of m. If m has no marker it does nothing.
+// AddSizes appends classes, in their order, as extensions to the marker of m. If m has no marker it
+// does nothing.
 func (m *BrochureAnswer) AddSizes(classes []SizeClass) {
 	if _, ok := m.Marker(); !ok {
 		return
@@ -194,8 +238,9 @@ func (m *BrochureAnswer) AddSizes(classes []SizeClass) {
 	}
 }
 
-// Sizes returns the size classes of m in their order, or nil if there are none. It returns an error if
-// a class is malformed, because both ends must use the same classes.
+// Sizes returns the size classes in the marker of m, in their order, or nil if there are none. If
+// any class is malformed, it returns an error and no classes, because both ends must use the same
+// ones.
 func (m *BrochureAnswer) Sizes() ([]SizeClass, error) {
 	var classes []SizeClass
 	for extension := range m.extensions() {
@@ -233,8 +278,8 @@ const (
 	needsChannelExtension    = "needs-channel"
 )
 
-// AddPreferences adds w, as extensions, to the marker of m; names that cannot be encoded are ignored.
-// If m has no marker it does nothing.
+// AddPreferences appends w, as extensions, to the marker of m. Of each kind it considers the first
+// 16 names, and omits those that cannot be encoded. If m has no marker it does nothing.
 func (m *Brochure) AddPreferences(w Preferences) {
 	if _, ok := m.Marker(); !ok {
 		return
@@ -249,9 +294,9 @@ func (m *Brochure) AddPreferences(w Preferences) {
 	}
 }
 
-// appendPreferences appends an extension for each of the first maxPreferences names to extensions and
-// returns the extended slice. An extension is the prefix extension, followed by the name. Names that
-// cannot be encoded are ignored.
+// appendPreferences appends an extension for each of the first maxPreferences of names to
+// extensions, and returns the extended slice. Each extension is the prefix extension followed by
+// the name. Names that are empty, too long, or contain a space or "=" are omitted.
 func appendPreferences(extensions []string, extension string, names []string) []string {
 	for _, name := range names[:min(len(names), maxPreferences)] {
 		if name != "" && len(name) <= maxProbedName && !strings.ContainsAny(name, " =") {
@@ -261,8 +306,9 @@ func appendPreferences(extensions []string, extension string, names []string) []
 	return extensions
 }
 
-// Preferences returns the preferences in the marker of m, empty ones if there are none. It ignores
-// unknown extensions, and names that exceed the limits or are repeated.
+// Preferences returns the client's preferences in the marker of m, or zero Preferences if there are
+// none. It ignores unknown extensions, names that are too long or repeated, and names after the
+// first 16 of each kind.
 func (m *Brochure) Preferences() (w Preferences) {
 	for extension := range markerExtensions(m.TransportDomainDescriptors[MarkerName]) {
 		w.Transports = parsePreference(w.Transports, extension, preferTransportExtension)
@@ -278,4 +324,50 @@ func parsePreference(names []string, extension, prefix string) []string {
 		return names
 	}
 	return append(names, name)
+}
+
+// A client that wants a session of Conns, and no pipe, adds an extension to the marker of its Brochure.
+// The server repeats the extension in its answer, with the largest number of Conns that the client may
+// have open in the session, in decimal. A server that does not know the extension opens a pipe.
+const connsExtension = "conns"
+
+// MaxConns is the largest number of Conns of a session that an answer may contain.
+const MaxConns = 4096
+
+// RequestConns asks for a session of Conns in the marker of m. If m has no marker it does nothing.
+func (m *Brochure) RequestConns() {
+	if _, ok := m.Marker(); ok {
+		m.TransportDomainDescriptors[MarkerName] += " " + connsExtension
+	}
+}
+
+// WantsConns reports whether the marker of m asks for a session of Conns.
+func (m *Brochure) WantsConns() bool {
+	for extension := range markerExtensions(m.TransportDomainDescriptors[MarkerName]) {
+		if extension == connsExtension {
+			return true
+		}
+	}
+	return false
+}
+
+// AddConns appends n, the largest number of Conns of the session, to the marker of m. If m has no
+// marker it does nothing.
+func (m *BrochureAnswer) AddConns(n int) {
+	if _, ok := m.Marker(); ok {
+		m.ChannelDeviceDescriptors[MarkerName][device.CPU()] += fmt.Sprintf(" %s:%d", connsExtension, n)
+	}
+}
+
+// Conns returns the largest number of Conns that the client may have open in the session, from 1 to
+// MaxConns. It returns 0 if the marker of m has no such number, because the server has opened a
+// pipe.
+func (m *BrochureAnswer) Conns() int {
+	for extension := range m.extensions() {
+		text, ok := strings.CutPrefix(extension, connsExtension+":")
+		if n, err := strconv.Atoi(text); ok && err == nil && n >= 1 && n <= MaxConns {
+			return n
+		}
+	}
+	return 0
 }

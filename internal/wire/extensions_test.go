@@ -10,17 +10,21 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/device"
 )
 
-// Like the marker, these extensions are used between versions.
+// TestProbingInMarker checks that AddProbing appends the offers and reasons to the marker in a
+// fixed encoding, which is used between versions, and Probing returns the same offers and reasons.
+// A message without a marker gets none.
 func TestProbingInMarker(t *testing.T) {
 	p := Probing{
 		Offers:  map[string][]byte{"cma": {0, 0xab}, "also": nil},
 		Refused: map[string]string{"cma": "no: forbidden"},
 		Without: map[string]string{"shm": "full"},
+
+		NoSession: map[string]string{"own": "frames"},
 	}
 	b := Brochure{TransportDomainDescriptors: map[string]string{}}
 	b.Mark(Marker{0, 1, 1})
 	b.AddProbing(p)
-	require.Equal(t, "0-1+1 probe:also= probe:cma=00ab refused:cma=6e6f3a20666f7262696464656e without:shm=66756c6c",
+	require.Equal(t, "0-1+1 probe:also= probe:cma=00ab no-session:own=6672616d6573 refused:cma=6e6f3a20666f7262696464656e without:shm=66756c6c",
 		b.TransportDomainDescriptors[MarkerName])
 	a := BrochureAnswer{ChannelDeviceDescriptors: map[string]map[device.Device]string{}}
 	a.Mark(Marker{1, 1, 1})
@@ -41,7 +45,8 @@ func TestProbingInMarker(t *testing.T) {
 	require.True(t, unmarkedAnswer.Probing().Empty())
 }
 
-// Neither writers nor readers exceed the limits.
+// TestProbingIsBounded checks that AddProbing omits names and offers that exceed the limits and
+// truncates reasons; Probing ignores extensions that exceed the limits or are malformed.
 func TestProbingIsBounded(t *testing.T) {
 	long := strings.Repeat("x", 1000)
 	p := Probing{
@@ -49,10 +54,23 @@ func TestProbingIsBounded(t *testing.T) {
 		Refused: map[string]string{"cut": strings.Repeat("x", 255) + "ä"},
 		Without: map[string]string{"cut": strings.Repeat("y", 255) + "ä"},
 	}
-	got := parseProbing("0-1+1" + p.extensions())
+	got := parseProbing(p.extend("0-1+1"))
 	require.Equal(t, map[string][]byte{"fits": make([]byte, 256)}, got.Offers)
 	require.Equal(t, map[string]string{"cut": strings.Repeat("x", 255)}, got.Refused)
 	require.Equal(t, map[string]string{"cut": strings.Repeat("y", 255)}, got.Without)
+
+	full := Probing{Offers: map[string][]byte{}, Refused: map[string]string{}, NoSession: map[string]string{}}
+	for i := range 100 {
+		name := fmt.Sprintf("name%02d", i)
+		full.Offers[name], full.NoSession[name], full.Refused[name] = []byte{1}, "no", strings.Repeat("z", 256)
+	}
+	text := full.extend("0-1+1")
+	require.LessOrEqual(t, len(text), Limits{}.WithDefaults().Text, "a reader with the default limits accepts it")
+	require.Equal(t, MaxProbed, strings.Count(text, " probe:"))
+	require.Equal(t, MaxProbed, strings.Count(text, " no-session:"))
+	require.Equal(t, (maxMarker-len("0-1+1")-MaxProbed*(len(" probe:name00=01")+len(" no-session:name00=6e6f")))/
+		len(" refused:name00="+strings.Repeat("7a", 256)), strings.Count(text, " refused:"))
+	require.Len(t, parseProbing(text).Offers, MaxProbed)
 
 	many := "0-1+1"
 	for i := range 100 {
@@ -88,7 +106,7 @@ func FuzzParseProbing(f *testing.F) {
 }
 
 func TestRefusalIsAnAnswer(t *testing.T) {
-	for _, kind := range []RefusalKind{RefusedByPolicy, RefusedByTransport, RefusedByDialect, RefusedOtherwise} {
+	for _, kind := range []RefusalKind{RefusedByPolicy, RefusedByTransport, RefusedByDialect, RefusedByListener, RefusedByLimit, RefusedOtherwise} {
 		r := Refusal{kind, "because: of that"}
 		answer, err := DecodeBrochureAnswer(NewRefusal(r).Append(nil), Limits{})
 		require.NoError(t, err)
@@ -149,6 +167,31 @@ func TestPreferencesInMarker(t *testing.T) {
 	var unmarked Brochure
 	unmarked.AddPreferences(w)
 	require.Empty(t, unmarked.Preferences())
+}
+
+func TestConnsInMarker(t *testing.T) {
+	b := markedBrochure()
+	require.False(t, b.WantsConns())
+	b.RequestConns()
+	require.Equal(t, "0-1+1 conns", b.TransportDomainDescriptors[MarkerName])
+	require.True(t, b.WantsConns())
+	var unmarked Brochure
+	unmarked.RequestConns()
+	require.False(t, unmarked.WantsConns())
+
+	answer := BrochureAnswer{ChannelDeviceDescriptors: map[string]map[device.Device]string{}}
+	answer.AddConns(7)
+	require.Zero(t, answer.Conns())
+	answer.Mark(Marker{1, 1, 1})
+	require.Zero(t, answer.Conns())
+	answer.AddConns(7)
+	require.Equal(t, "1-1+1 conns:7", answer.ChannelDeviceDescriptors[MarkerName][device.CPU()])
+	require.Equal(t, 7, answer.Conns())
+	for _, bad := range []string{"conns", "conns:", "conns:0", "conns:-1", "conns:4097", "conns:x"} {
+		answer.Mark(Marker{1, 1, 1})
+		answer.ChannelDeviceDescriptors[MarkerName][device.CPU()] += " " + bad
+		require.Zero(t, answer.Conns(), bad)
+	}
 }
 
 func TestPreferencesAreBounded(t *testing.T) {

@@ -28,8 +28,9 @@ const (
 	costPerMessage = 16 << 10
 )
 
-// fuzzDecode decodes arbitrary bytes. Decoding must not panic, must allocate in proportion to the
-// input, and must return a typed error or a message that survives encoding.
+// fuzzDecode decodes arbitrary bytes as a message of this kind. Decoding must not panic, must
+// allocate in proportion to the input, and must return an *Error or a message that equals the
+// result of encoding and decoding it again.
 func fuzzDecode(f *testing.F, kind string) {
 	k := kinds[kind]
 	f.Add(k.example.Append(nil))
@@ -53,7 +54,8 @@ func fuzzDecode(f *testing.F, kind string) {
 	})
 }
 
-// costing decodes p and checks how much was allocated.
+// costing calls decode with p and the default limits and returns its results. It fails the test if
+// decode allocates more than costPerByte for each byte of p and a constant.
 func costing(t *testing.T, p []byte, decode func([]byte, Limits) (encodable, error)) (encodable, error) {
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
@@ -64,7 +66,8 @@ func costing(t *testing.T, p []byte, decode func([]byte, Limits) (encodable, err
 	return m, err
 }
 
-// FuzzReuse decodes two frames into one Descriptor: the result must not depend on the first.
+// FuzzReuse decodes two frames, one after the other, into one Descriptor. The result must equal
+// that of decoding the second frame into a new one, and dropped elements must be zero.
 func FuzzReuse(f *testing.F) {
 	first := ordinary().Append(nil)
 	for _, frame := range capturedFrames(f) {
@@ -85,7 +88,8 @@ func FuzzReuse(f *testing.F) {
 	})
 }
 
-// Frames that are as expensive to decode as possible, and large enough to measure.
+// TestDecodingCostsInProportion checks that decoding allocates in proportion to the size of the
+// frame, also for large frames that are as expensive to decode as possible.
 func TestDecodingCostsInProportion(t *testing.T) {
 	nested := &Brochure{ChannelDeviceDescriptors: map[string]map[device.Device]string{}}
 	ids := &BrochureAnswer{ChannelRegistrationIDs: map[string][]uint64{}, TransportRegistrationIDs: map[uint64]uint64{}}

@@ -70,7 +70,9 @@ func TestHandshakes(t *testing.T) {
 	}
 }
 
-// The server also listened on shm, which both processes support.
+// TestHandshakeThatChangesTheTransport checks that the recorded handshake of two C++ processes that
+// change from uv to shm is decoded to the expected Brochure and BrochureAnswer. No message follows
+// on the first connection.
 func TestHandshakeThatChangesTheTransport(t *testing.T) {
 	s := loadConversation(t, "all")
 	require.Equal(t, &Brochure{
@@ -93,17 +95,20 @@ func TestHandshakeThatChangesTheTransport(t *testing.T) {
 	require.Empty(t, s.toClient)
 }
 
-// tensor is a tensor announced from cpu:0 with the metadata "tm".
+// tensor returns a list with the descriptor of one tensor of this length, from cpu:0 to target,
+// with the metadata "tm".
 func tensor(length uint64, target device.Device) []TensorDescriptor {
 	return []TensorDescriptor{{Length: length, SourceDevice: device.CPU(), TargetDevice: target, Metadata: []byte("tm")}}
 }
 
-// described is a message with at most one payload.
+// described returns an expected message with these descriptors. texts are the bytes of its
+// payloads.
 func described(metadata string, payloads []PayloadDescriptor, tensors []TensorDescriptor, texts ...string) message {
 	return message{Descriptor{[]byte(metadata), payloads, tensors}, texts}
 }
 
-// All captures but one contain the same messages.
+// TestMessages checks that the messages and replies in each recording of setups, decoded, are the
+// expected ones, which are the same in all of them.
 func TestMessages(t *testing.T) {
 	anywhere, cpu := device.Device{}, device.CPU()
 	for name := range setups {
@@ -196,8 +201,9 @@ func TestXTHDescriptors(t *testing.T) {
 	requireCompletions(t, s.channel[1])
 }
 
-// requireCompletions checks the second connection of cma and xth: an empty frame in the opposite
-// direction for each tensor.
+// requireCompletions requires that conn, the second connection of the channel cma or xth, carries
+// an empty frame for each tensor, in the opposite direction of the tensor: two to the client and
+// one to the server.
 func requireCompletions(t *testing.T, conn capture.Connection) {
 	require.Equal(t, []string{"", ""}, texts(conn.ToClient))
 	require.Equal(t, []string{""}, texts(conn.ToServer))

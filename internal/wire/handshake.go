@@ -50,8 +50,9 @@ func (m RequestedConnection) Append(dst []byte) []byte {
 	return nop.AppendUint(dst, m.RegistrationID)
 }
 
-// DecodePacket decodes a Packet, a [SpontaneousConnection] or a [RequestedConnection], from the whole
-// of p. The error is an [*Error].
+// DecodePacket decodes a Packet, which must be the whole of p. The result is a
+// SpontaneousConnection or a RequestedConnection and does not alias p. If p is invalid or exceeds
+// limits, the error is an [*Error] and the result is nil.
 func DecodePacket(p []byte, limits Limits) (Packet, error) {
 	r := newReader("Packet", p, limits)
 	return result(&r, r.packet())
@@ -103,8 +104,8 @@ func (m *Brochure) Append(dst []byte) []byte {
 	return appendChannelDevices(dst, m.ChannelDeviceDescriptors)
 }
 
-// DecodeBrochure decodes a Brochure from the whole of p. The result does not alias p. The error is an
-// [*Error].
+// DecodeBrochure decodes a Brochure, which must be the whole of p. The result does not alias p. If
+// p is invalid or exceeds limits, the error is an [*Error] and the result is nil.
 func DecodeBrochure(p []byte, limits Limits) (*Brochure, error) {
 	r := newReader("Brochure", p, limits)
 	r.Struct(2)
@@ -186,8 +187,8 @@ func (m *BrochureAnswer) Append(dst []byte) []byte {
 	return appendMap(dst, m.ChannelForDevicePair, comparePairs, appendPair, nop.AppendString)
 }
 
-// DecodeBrochureAnswer decodes a BrochureAnswer from the whole of p. The result does not alias p. The
-// error is an [*Error].
+// DecodeBrochureAnswer decodes a BrochureAnswer, which must be the whole of p. The result does not
+// alias p. If p is invalid or exceeds limits, the error is an [*Error] and the result is nil.
 func DecodeBrochureAnswer(p []byte, limits Limits) (*BrochureAnswer, error) {
 	r := newReader("BrochureAnswer", p, limits)
 	r.Struct(7)
@@ -211,8 +212,8 @@ func DecodeBrochureAnswer(p []byte, limits Limits) (*BrochureAnswer, error) {
 
 func (r *reader) uint() uint64 { return r.Uint64() }
 
-// uints reads the registration ids of a channel's connections, at most Limits.Entries. It returns nil
-// after an error.
+// uints reads and returns the registration ids of a channel's connections. If there are more than
+// Limits.Entries, it fails r. After an error of r it returns nil.
 func (r *reader) uints() []uint64 {
 	ids := r.Uint64s(nil)
 	if !r.within(int64(len(ids)), int64(r.limits.Entries), "elements") {

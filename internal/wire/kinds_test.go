@@ -54,7 +54,7 @@ func decodeInto[M any, P reusable[M]](decode func([]byte, Limits, *M) error) fun
 	}
 }
 
-// capturedFrames returns the distinct frames of all captures.
+// capturedFrames returns the frames of all recordings in testdata, each distinct frame once.
 func capturedFrames(t testing.TB) (frames [][]byte) {
 	paths, err := filepath.Glob("testdata/*.json")
 	require.NoError(t, err)
@@ -111,7 +111,8 @@ func requireMalformed(t *testing.T, err error, message string) {
 	require.NotErrorIs(t, err, ErrLimit)
 }
 
-// A structure with another number of members belongs to another protocol.
+// TestMemberCountsAreExact checks that decoding rejects each kind of message if the outermost
+// structure has one member more or less than it should.
 func TestMemberCountsAreExact(t *testing.T) {
 	for name, k := range kinds {
 		p := k.example.Append(nil)
@@ -150,8 +151,9 @@ func TestFrameLimit(t *testing.T) {
 	}
 }
 
-// A count is rejected if the remaining bytes cannot contain that many elements of minimum size;
-// elements of just that size must be decoded.
+// TestSmallestElements checks that decoding rejects an array or a map if the remaining bytes cannot
+// contain the announced number of elements of the minimum size. It accepts one whose elements all
+// have just that size.
 func TestSmallestElements(t *testing.T) {
 	const n, anyDevice = 100, "b902bd017800"
 	for _, c := range []struct{ kind, head, element, tail string }{

@@ -55,9 +55,9 @@ func (m Marker) String() string {
 	return fmt.Sprintf("%d-%d+%x", m.MinVersion, m.MaxVersion, uint64(m.Features))
 }
 
-// ParseMarker parses the form that String returns. It ignores the first space and everything after it,
-// where the extensions are. It returns an error if s has another form, or if MinVersion is greater than
-// MaxVersion.
+// ParseMarker parses the form of a marker that String returns. It ignores the first space and
+// everything after it, where the extensions are. If s has another form, or MinVersion is greater
+// than MaxVersion, it returns a zero Marker and an error.
 func ParseMarker(s string) (Marker, error) {
 	s, _, _ = strings.Cut(s, " ")
 	versions, features, ok1 := strings.Cut(s, "+")
@@ -71,39 +71,43 @@ func ParseMarker(s string) (Marker, error) {
 	return Marker{uint32(minVersion), uint32(maxVersion), Features(bits)}, nil
 }
 
-// markerExtensions returns the extensions in s, the text of a marker: the words after the first space.
+// markerExtensions returns a sequence of the extensions in s, the text of a marker: the words after
+// the first space, separated by spaces. If there are none, the sequence has one empty word.
 func markerExtensions(s string) iter.Seq[string] {
 	_, extensions, _ := strings.Cut(s, " ")
 	return strings.SplitSeq(extensions, " ")
 }
 
-// Mark sets the marker of m. It replaces an earlier marker and its extensions. The map
-// TransportDomainDescriptors must not be nil.
+// Mark sets the marker of m to marker, without extensions. An earlier marker and its extensions are
+// lost. The map m.TransportDomainDescriptors must not be nil.
 func (m *Brochure) Mark(marker Marker) {
 	m.TransportDomainDescriptors[MarkerName] = marker.String()
 }
 
-// Marker returns the marker of m without its extensions. ok is false if m has no marker, or one that
-// this version cannot parse.
+// Marker parses the marker of m, the entry MarkerName of m.TransportDomainDescriptors, and returns
+// it without its extensions, and true. If there is no such entry, or ParseMarker rejects the entry,
+// the results are a zero Marker and false.
 func (m *Brochure) Marker() (marker Marker, ok bool) {
 	marker, err := ParseMarker(m.TransportDomainDescriptors[MarkerName])
 	return marker, err == nil
 }
 
-// Mark sets the marker of m. It replaces an earlier marker and its extensions. The map
-// ChannelDeviceDescriptors must not be nil.
+// Mark sets the marker of m to marker, without extensions. An earlier marker and its extensions are
+// lost. The map m.ChannelDeviceDescriptors must not be nil.
 func (m *BrochureAnswer) Mark(marker Marker) {
 	m.ChannelDeviceDescriptors[MarkerName] = map[device.Device]string{device.CPU(): marker.String()}
 }
 
-// Marker returns the marker of m without its extensions. ok is false if m has no marker, or one that
-// this version cannot parse.
+// Marker parses the marker of m, the entry MarkerName of m.ChannelDeviceDescriptors, and returns it
+// without its extensions, and true. If there is no such entry, or ParseMarker rejects the entry,
+// the results are a zero Marker and false.
 func (m *BrochureAnswer) Marker() (marker Marker, ok bool) {
 	marker, err := ParseMarker(m.ChannelDeviceDescriptors[MarkerName][device.CPU()])
 	return marker, err == nil
 }
 
-// extensions returns the extensions that follow the marker in m.
+// extensions returns a sequence of the extensions that follow the marker in m. If there are none,
+// or m has no marker, the sequence has one empty word.
 func (m *BrochureAnswer) extensions() iter.Seq[string] {
 	return markerExtensions(m.ChannelDeviceDescriptors[MarkerName][device.CPU()])
 }

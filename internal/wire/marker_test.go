@@ -10,8 +10,9 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/device"
 )
 
-// The encoding of a marker is fixed, because it is used between versions: cases may be added, not
-// changed.
+// TestMarker checks that ParseMarker and String use a fixed encoding, which is used between
+// versions: cases of this test may be added, not changed. ParseMarker ignores extensions and
+// rejects other texts.
 func TestMarker(t *testing.T) {
 	for text, m := range map[string]Marker{
 		"0-0+1":                {0, 0, FeatureControl},

@@ -28,15 +28,16 @@ func newReader(message string, p []byte, limits Limits) reader {
 	return r
 }
 
-// at records field as the member that is read next, for errors. After an error it does nothing.
+// at sets r.field, the member that is read next, for the text of errors. After the first error of r
+// it does nothing, so that the error keeps the member at which it occurred.
 func (r *reader) at(field string) {
 	if r.Err() == nil {
 		r.field = field
 	}
 }
 
-// within reports whether n is at most limit. If not it fails r with an error that matches ErrLimit;
-// unit is what n counts.
+// within reports whether n is at most limit. If it is not, within fails r with an error that
+// matches ErrLimit; unit is the unit of n for the error's text, such as "bytes".
 func (r *reader) within(n, limit int64, unit string) bool {
 	if n <= limit {
 		return true
@@ -45,8 +46,9 @@ func (r *reader) within(n, limit int64, unit string) bool {
 	return false
 }
 
-// list reads the header of an array and returns the number n of its elements. It fails r and returns 0
-// if n exceeds limit, or if the remaining bytes cannot contain n elements of at least minSize bytes.
+// list reads the header of an array and returns n, the number of its elements, which the caller
+// then reads. If n exceeds limit, or the remaining bytes cannot contain n elements of at least
+// minSize bytes each, it fails r and returns 0.
 func (r *reader) list(minSize, limit int) int {
 	n := r.Array(minSize)
 	if !r.within(int64(n), int64(limit), "elements") {
@@ -55,8 +57,8 @@ func (r *reader) list(minSize, limit int) int {
 	return n
 }
 
-// text reads a name, an address or the text of a descriptor, at most Limits.Text bytes. It returns ""
-// after an error.
+// text reads and returns a string: a name, an address or the text of a descriptor. If it has more
+// than Limits.Text bytes, text fails r. After an error of r it returns "".
 func (r *reader) text() string {
 	p := r.Bytes()
 	if !r.within(int64(len(p)), int64(r.limits.Text), "bytes") {
@@ -65,8 +67,8 @@ func (r *reader) text() string {
 	return string(p)
 }
 
-// end finishes the message, after which no bytes may remain. It returns the first error of r as an
-// [*Error], or nil.
+// end checks that r has read the whole message. It returns nil if no error has occurred and no
+// bytes remain. Otherwise it returns the first error of r as an [*Error].
 func (r *reader) end() error {
 	r.at("")
 	if err := r.Finish(); err != nil {
@@ -75,8 +77,9 @@ func (r *reader) end() error {
 	return nil
 }
 
-// result finishes the message of r and returns m. After an error it returns the zero value of M and the
-// first error of r as an [*Error].
+// result checks that r has read the whole message. It returns m and nil if no error has occurred
+// and no bytes remain. Otherwise it returns the zero value of M and the first error of r as an
+// [*Error].
 func result[M any](r *reader, m M) (M, error) {
 	if err := r.end(); err != nil {
 		var none M
@@ -97,10 +100,10 @@ func appendMap[K comparable, V any](dst []byte, m map[K]V, compare func(a, b K) 
 	return dst
 }
 
-// readMap reads a map whose entries take at least minSize bytes each. key and value read one key and
-// one value. Of several entries with equal keys readMap keeps the first. It returns nil if the map is
-// empty or after an error. If the map has more than Limits.Entries entries it fails r. It allocates
-// memory for the entries that it has read, not for the announced number.
+// readMap reads a map and returns it, or nil if it is empty or after an error of r. key and value
+// read one key and one value. An entry takes at least minSize bytes. Of several entries with equal
+// keys readMap keeps the first. If the map has more than Limits.Entries entries, it fails r. It
+// allocates memory for the entries that it has read, not for the announced number.
 func readMap[K comparable, V any](r *reader, minSize int, key func(*reader) K, value func(*reader) V) map[K]V {
 	n := r.Map(minSize)
 	if n == 0 || !r.within(int64(n), int64(r.limits.Entries), "entries") {
@@ -125,9 +128,9 @@ const (
 	kindCUDA = "cuda" // a kind that needs no allocation, like that of the CPU
 )
 
-// CheckDevice returns an error if d cannot be sent, and otherwise nil. d needs a kind within the
-// limits, and an index from 0 to 1<<31-1. The error matches ErrLimit if the kind is too long. Append
-// does not check devices.
+// CheckDevice returns nil if d can be encoded: it has a kind of 1 to l.Kind bytes and an index from
+// 0 to 1<<31-1. Otherwise it returns an error, which matches ErrLimit if the kind is too long.
+// Callers of Append check devices with it, because Append does not.
 func (l Limits) CheckDevice(d device.Device) error {
 	l = l.WithDefaults()
 	switch {
@@ -148,8 +151,9 @@ func appendDevice(dst []byte, d device.Device) []byte {
 	return nop.AppendInt(dst, int64(d.Index))
 }
 
-// device reads a device and returns it. It fails r if the kind is empty or too long, or if the index is
-// negative. If the kind is "cpu", "cuda" or the kind of last, device allocates nothing for it.
+// device reads a device and returns it. It fails r if the kind is empty or too long, or if the
+// index is negative. It allocates a string for the kind unless the kind is "cpu", "cuda" or that of
+// last.
 func (r *reader) device(last device.Device) device.Device {
 	r.Struct(2)
 	kind := r.kind(last.Kind)
@@ -180,8 +184,8 @@ func (r *reader) kind(last string) string {
 	return string(p)
 }
 
-// newDevice reads and returns a device as device does, without an earlier device whose kind could be
-// reused.
+// newDevice reads a device and returns it. It fails r if the kind is empty or too long, or if the
+// index is negative.
 func (r *reader) newDevice() device.Device { return r.device(device.Device{}) }
 
 func compareDevices(a, b device.Device) int {

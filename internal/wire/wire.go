@@ -56,7 +56,7 @@ func (e *Error) Error() string {
 	return "wire: " + e.Message + "." + e.Field + ": " + e.Err.Error()
 }
 
-// Unwrap returns Err.
+// Unwrap returns e.Err, the cause, for errors.Is and errors.As.
 func (e *Error) Unwrap() error { return e.Err }
 
 // Limits bound the memory that a peer can make this process use. 0 stands for the default of a field.
@@ -85,7 +85,7 @@ type Limits struct {
 	Kind int
 }
 
-// WithDefaults returns l with each 0 replaced by the default.
+// WithDefaults returns a copy of l in which each field that is 0 has its default.
 func (l Limits) WithDefaults() Limits {
 	return Limits{
 		Frame:    cmp.Or(l.Frame, 4<<20),

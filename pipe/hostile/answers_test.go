@@ -59,8 +59,8 @@ func TestBadAnswers(t *testing.T) {
 	v.requireServing(t)
 }
 
-// dialWithAnswer makes the victim dial a listener that sends a changed answer, and returns the
-// result.
+// dialWithAnswer makes the victim dial l, sends it a valid answer that change has modified, and
+// returns the result of the victim's Dial.
 func dialWithAnswer(v *victim, l *rogueListener, change func(a *wire.BrochureAnswer)) dialResult {
 	result := l.dialFrom(v)
 	first := l.acceptOffer()
@@ -70,7 +70,8 @@ func dialWithAnswer(v *victim, l *rogueListener, change func(a *wire.BrochureAns
 	return <-result
 }
 
-// The answer names an address to which further connections cannot be opened.
+// TestAnswerWithBadAddress checks that Dial fails with a suitable error if the listener's answer
+// names an address to which further connections cannot be opened.
 func TestAnswerWithBadAddress(t *testing.T) {
 	taken := overTCP.dial(t, newRogueListener(t).Addr().String()) // its port is in use, but not for listening
 	addresses := map[string]func(error) bool{
@@ -82,7 +83,7 @@ func TestAnswerWithBadAddress(t *testing.T) {
 		"uv://127.0.0.1:80":         isAddrError,
 		"../../etc/passwd":          isAddrError,
 		"127.0.0.1\x00:80":          isAddrError,
-		"127.0.0.1:0":               isDialError,
+		"127.0.0.1:0":               isAddrError,
 		"[::1%no-such-interface]:1": isDialError,
 		"255.255.255.255:1":         isDialError,
 	}
@@ -110,7 +111,8 @@ func isDialError(err error) bool {
 	return ok
 }
 
-// TensorPipe ignores unknown entries of an answer, and so does this implementation.
+// TestAnswerWithMoreThanNeeded checks that Dial ignores unknown entries in the listener's answer,
+// as TensorPipe does, and that the pipe works.
 func TestAnswerWithMoreThanNeeded(t *testing.T) {
 	v := newVictim(t)
 	l := newRogueListener(t)
@@ -133,7 +135,8 @@ func TestAnswerWithMoreThanNeeded(t *testing.T) {
 	v.requireIdle(t)
 }
 
-// The listener ends the connection at each step of the handshake.
+// TestListenerClosesDuringHandshake checks that the victim's Dial fails, and affects no other pipe,
+// if the listener ends the connection at any step of the handshake, in any way.
 func TestListenerClosesDuringHandshake(t *testing.T) {
 	v := newVictim(t)
 	steps := map[string]func(l *rogueListener) *raw{

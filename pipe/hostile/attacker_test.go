@@ -57,7 +57,9 @@ type attack struct {
 	control     *raw // nil unless the attacker carries the marker
 }
 
-// conn returns a connection by its name in errors.
+// conn returns the attacker's connection that errors of the pipe call by the given name, such as
+// "descriptor". It returns nil for a connection that the pipe does not have, and for an unknown
+// name.
 func (a *attack) conn(name string) *raw {
 	return map[string]*raw{"descriptor": a.desc, "reply": a.reply, "channel basic": a.basic, "control": a.control}[name]
 }
@@ -68,13 +70,16 @@ var roles = map[string]func(t testing.TB, v *victim) *attack{
 	"attacker listens": acceptVictim,
 }
 
-// inBothRoles runs f for attackers that dial and for attackers that listen. One victim serves all
-// calls of f in a role, with its healthy pipe open.
+// inBothRoles runs f twice as parallel subtests, with attackers that dial and with attackers that
+// listen, over TCP. Each call of open opens a new pipe between an attacker and the victim v. One
+// victim, with its healthy pipe open and options changed by adjust, serves all of them in a role. A
+// test must call inBothRoles last.
 func inBothRoles(t *testing.T, f func(t *testing.T, v *victim, open func(testing.TB) *attack), adjust ...func(*pipe.Options)) {
 	inRoles(t, overTCP, roles, f, adjust...)
 }
 
-// inBothMarkedRoles is inBothRoles with attackers that send the marker.
+// inBothMarkedRoles runs f as inBothRoles does, but its attackers claim to be ends of this library,
+// so that their pipes have a control connection.
 func inBothMarkedRoles(t *testing.T, f func(t *testing.T, v *victim, open func(testing.TB) *attack), adjust ...func(*pipe.Options)) {
 	inRoles(t, overTCP, markedRoles, f, adjust...)
 }
@@ -93,7 +98,9 @@ var markedRoles = map[string]func(t testing.TB, v *victim) *attack{
 	},
 }
 
-// inRoles runs f in parallel for each way to open an attack A. A test must call it last.
+// inRoles runs f as parallel subtests, one for each role, a way to open an attack A, with a new
+// victim over the given network. f gets a function open that opens a new attack in that role.
+// Parallel subtests begin when the test returns, so a test must call inRoles last.
 func inRoles[A any](t *testing.T, over network, roles map[string]func(t testing.TB, v *victim) A,
 	f func(t *testing.T, v *victim, open func(testing.TB) A), adjust ...func(*pipe.Options)) {
 	for name, open := range roles {
@@ -104,7 +111,8 @@ func inRoles[A any](t *testing.T, over network, roles map[string]func(t testing.
 	}
 }
 
-// inRolesSerially is inRoles for tests that measure this process: nothing runs in parallel.
+// inRolesSerially runs f for each role as inRoles does, but one after the other. It is for tests
+// that measure this process.
 func inRolesSerially[A any](t *testing.T, over network, roles map[string]func(t testing.TB, v *victim) A,
 	f func(t *testing.T, v *victim, open func(testing.TB) A), adjust ...func(*pipe.Options)) {
 	for name, open := range roles {
@@ -120,13 +128,15 @@ func runInRole[A any](t *testing.T, over network, open func(t testing.TB, v *vic
 	v.requireServing(t)
 }
 
-// dialRaw opens one connection to the victim's listener.
+// dialRaw opens one connection to the victim's listener and returns the attacker's end. It sends
+// nothing but the handshake of TLS, if the network has that.
 func (v *victim) dialRaw(t testing.TB) *raw {
 	t.Helper()
 	return v.over.dial(t, strings.TrimPrefix(v.url(), "uv://"))
 }
 
-// dialRawWith opens a connection and sends these frames.
+// dialRawWith opens one connection to the victim's listener, sends frames on it, and returns the
+// attacker's end.
 func (v *victim) dialRawWith(t testing.TB, frames ...[]byte) *raw {
 	t.Helper()
 	r := v.dialRaw(t)
@@ -136,7 +146,8 @@ func (v *victim) dialRawWith(t testing.TB, frames ...[]byte) *raw {
 	return r
 }
 
-// sendOffer sends an offer on a new connection and returns the victim's answer.
+// sendOffer sends brochure as a client's offer on a new connection, waits for the victim's answer,
+// and returns the connection and the answer.
 func (v *victim) sendOffer(t testing.TB, brochure *wire.Brochure) (*raw, *wire.BrochureAnswer) {
 	t.Helper()
 	first := v.dialRawWith(t, hello(), brochure.Append(nil))
@@ -145,7 +156,8 @@ func (v *victim) sendOffer(t testing.TB, brochure *wire.Brochure) (*raw, *wire.B
 	return first, answer
 }
 
-// dialVictim opens an attack as a client.
+// dialVictim opens a pipe to the victim as a client with a valid offer, and returns it as an
+// attack.
 func dialVictim(t testing.TB, v *victim) *attack { return dialVictimWith(t, v, goodBrochure()) }
 
 func dialVictimWith(t testing.TB, v *victim, brochure *wire.Brochure) *attack {
@@ -158,7 +170,8 @@ func dialVictimWith(t testing.TB, v *victim, brochure *wire.Brochure) *attack {
 	return a
 }
 
-// connect opens all connections of a pipe.
+// connect sends brochure as a client's offer to the victim, opens all connections of the pipe, and
+// stores them in a. It does not wait for the victim to accept the pipe.
 func (a *attack) connect(t testing.TB, v *victim, brochure *wire.Brochure) {
 	t.Helper()
 	var answer *wire.BrochureAnswer
@@ -166,7 +179,8 @@ func (a *attack) connect(t testing.TB, v *victim, brochure *wire.Brochure) {
 	a.connectFurther(t, v, answer)
 }
 
-// connectFurther opens the connections that an answer requires.
+// connectFurther opens the further connections that the victim's answer asks a client for, and
+// stores them in a.
 func (a *attack) connectFurther(t testing.TB, v *victim, answer *wire.BrochureAnswer) {
 	t.Helper()
 	a.reply = v.dialRawWith(t, request(answer.TransportRegistrationIDs[wire.ReplyConnection]))
@@ -202,7 +216,8 @@ func (l *rogueListener) acceptRaw() *raw {
 	return l.over.receive(l.t, c)
 }
 
-// acceptOffer accepts a connection and reads the victim's offer.
+// acceptOffer accepts a connection, reads the victim's first packet and offer, and returns the
+// connection. It fails the test if they are not valid.
 func (l *rogueListener) acceptOffer() *raw {
 	l.t.Helper()
 	first := l.acceptRaw()
@@ -220,7 +235,8 @@ type dialResult struct {
 	err  error
 }
 
-// dialFrom makes the victim dial the listener.
+// dialFrom makes the victim dial the listener, on a new goroutine. The returned Go channel receives
+// the result of that Dial.
 func (l *rogueListener) dialFrom(v *victim) <-chan dialResult {
 	l.over = v.over
 	out := make(chan dialResult, 1)
@@ -231,12 +247,15 @@ func (l *rogueListener) dialFrom(v *victim) <-chan dialResult {
 	return out
 }
 
-// acceptVictim opens an attack as a listener.
+// acceptVictim opens a pipe with the victim as a listener with a valid answer, and returns it as an
+// attack.
 func acceptVictim(t testing.TB, v *victim) *attack {
 	return acceptVictimWith(t, v, func(*wire.BrochureAnswer) {})
 }
 
-// acceptVictimWith is acceptVictim with a changed answer, which may require a control connection.
+// acceptVictimWith opens a pipe with the victim as a listener, after change has modified its valid
+// answer, and returns it as an attack. The modified answer must still be valid; it may ask for a
+// control connection.
 func acceptVictimWith(t testing.TB, v *victim, change func(*wire.BrochureAnswer)) *attack {
 	t.Helper()
 	l := newRogueListener(t)
@@ -260,7 +279,7 @@ func acceptVictimWith(t testing.TB, v *victim, change func(*wire.BrochureAnswer)
 	return a
 }
 
-// closeConns closes all connections of the attacker.
+// closeConns closes all connections of the attacker's end of the pipe.
 func (a *attack) closeConns() {
 	for _, c := range []*raw{a.desc, a.reply, a.basic, a.control} {
 		if c != nil {

@@ -13,8 +13,9 @@ import (
 // memory.
 var payloadSizes = []uint64{5, 1 << 20}
 
-// The length in a payload's frame differs from that in the descriptor. TensorPipe's release build
-// writes such a payload beyond the end of the user's memory.
+// TestPayloadFrameOfWrongLength checks that a payload whose frame has another length than the
+// descriptor has announced breaks the pipe with ErrProtocol, and writes nothing beyond the user's
+// memory, as TensorPipe's release build does.
 func TestPayloadFrameOfWrongLength(t *testing.T) {
 	inBothRoles(t, func(t *testing.T, v *victim, open func(testing.TB) *attack) {
 		for _, size := range payloadSizes {
@@ -32,8 +33,9 @@ func TestPayloadFrameOfWrongLength(t *testing.T) {
 	})
 }
 
-// requirePayloadFails reads a message and checks the error. Memory beyond that of the payload must
-// not change.
+// requirePayloadFails reads the next message at the victim and requires that Read fails on the
+// descriptor connection with an error that matches reasons, and that memory beyond that of the
+// payload does not change.
 func requirePayloadFails(t testing.TB, a *attack, reasons ...error) {
 	t.Helper()
 	in, err := a.pipe.Next(t.Context())
@@ -45,7 +47,8 @@ func requirePayloadFails(t testing.TB, a *attack, reasons ...error) {
 	require.Equal(t, make([]byte, 64), memory[n:])
 }
 
-// The connection ends before a payload, or within it.
+// TestPayloadMissing checks that the pipe fails with ErrPeerLost if the descriptor connection ends
+// before a payload or within it.
 func TestPayloadMissing(t *testing.T) {
 	inBothRoles(t, func(t *testing.T, v *victim, open func(testing.TB) *attack) {
 		for _, size := range payloadSizes {
@@ -68,7 +71,8 @@ func TestPayloadMissing(t *testing.T) {
 	})
 }
 
-// The same for tensors and the connection of the channel.
+// TestTensorMissing checks that the pipe fails with ErrPeerLost if the connection of the channel
+// ends before a tensor or within it.
 func TestTensorMissing(t *testing.T) {
 	t.Parallel()
 	inBothRoles(t, func(t *testing.T, v *victim, open func(testing.TB) *attack) {
@@ -90,8 +94,8 @@ func TestTensorMissing(t *testing.T) {
 	}, shortCloseTimeout)
 }
 
-// Bytes on a channel that no descriptor has announced are not read until one does; they neither
-// break the pipe nor take memory. After the last descriptor the channel does not wait for them.
+// TestUnannouncedTensor checks that bytes on a channel that no descriptor has announced do not
+// break the pipe, and that Close does not wait for a receive of them after the last descriptor.
 func TestUnannouncedTensor(t *testing.T) {
 	t.Parallel()
 	inBothRoles(t, func(t *testing.T, v *victim, open func(testing.TB) *attack) {

@@ -27,7 +27,8 @@ const (
 // hugeSize is more bytes than the socket buffers of a connection hold.
 const hugeSize = 64 << 20
 
-// runChild is the main function of a child process.
+// runChild runs the named role in a child process of a test and returns the exit status of the
+// process: 0 after success, 1 after an error, which it writes to the standard error output.
 func runChild(role string) int {
 	if role == "linger" {
 		_, _ = io.Copy(io.Discard, os.Stdin) // until the end of the test
@@ -73,8 +74,9 @@ func runRole(role string) error {
 	return fmt.Errorf("unknown role")
 }
 
-// startGrandchild starts a child of the child. If it inherited a descriptor of the pipe, the
-// connection would not end with the child.
+// startGrandchild starts a process that lives until the end of the test, as a child of the child,
+// and does not wait for it. If it inherited a descriptor of the pipe, the connection would not end
+// with the child.
 func startGrandchild() error {
 	cmd := exec.Command(os.Args[0])
 	cmd.Env = append(os.Environ(), childRole+"=linger")
@@ -89,7 +91,7 @@ func bigMessage(role string) *pipe.Message {
 	return &pipe.Message{Tensors: []pipe.Tensor{{Buffer: device.Bytes(make([]byte, hugeSize)), TargetDevice: device.CPU()}}}
 }
 
-// sendForever sends small messages until an error.
+// sendForever writes small messages to p until a write fails, and returns that error.
 func sendForever(ctx context.Context, p *pipe.Pipe) error {
 	m := &pipe.Message{Payloads: []pipe.Payload{{Data: make([]byte, 1000)}}}
 	for {
@@ -99,7 +101,8 @@ func sendForever(ctx context.Context, p *pipe.Pipe) error {
 	}
 }
 
-// echo sends back the payloads of each message until the peer closes.
+// echo sends the payloads of each message of p back, until the peer closes, and returns nil. It
+// returns any other error.
 func echo(ctx context.Context, p *pipe.Pipe) error {
 	for {
 		in, err := p.Next(ctx)
@@ -130,7 +133,8 @@ type child struct {
 	pipe *pipe.Pipe // the victim's end
 }
 
-// startChild starts a child process and accepts its pipe.
+// startChild starts a child process with the given role, which dials the victim in the given
+// dialect, accepts its pipe, and returns both. The child is killed at the end of the test.
 func (v *victim) startChild(t *testing.T, dialect pipe.Dialect, role string) *child {
 	t.Helper()
 	program, err := os.Executable()
@@ -159,7 +163,7 @@ func (c *child) signal(t testing.TB, s syscall.Signal) {
 	require.NoError(t, c.cmd.Process.Signal(s))
 }
 
-// waitLine waits for a line of the child's output.
+// waitLine waits for the next line of the child's standard output and requires that it is want.
 func (c *child) waitLine(t testing.TB, want string) {
 	t.Helper()
 	line, err := c.out.ReadString('\n')

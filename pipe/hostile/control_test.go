@@ -18,7 +18,7 @@ import (
 func wantRead(n uint64) []byte { return wire.Control{Kind: wire.WantRead, Number: n}.Append(nil) }
 func haveRead(n uint64) []byte { return wire.Control{Kind: wire.HaveRead, Number: n}.Append(nil) }
 
-// closeFrame returns a close frame with any bytes as its reason.
+// closeFrame returns a close frame of the compatible dialect with reason, which may be any bytes.
 func closeFrame(reason string) []byte { return append([]byte{byte(wire.Goodbye)}, reason...) }
 
 func TestGarbageControl(t *testing.T) {
@@ -46,7 +46,8 @@ func TestGarbageControl(t *testing.T) {
 	})
 }
 
-// Unknown frames, and frames about unknown messages, are ignored.
+// TestHarmlessControl checks that the victim ignores unknown control frames, and frames about
+// unknown messages, and still confirms a message.
 func TestHarmlessControl(t *testing.T) {
 	inBothMarkedRoles(t, func(t *testing.T, v *victim, open func(testing.TB) *attack) {
 		a := open(t)
@@ -60,7 +61,8 @@ func TestHarmlessControl(t *testing.T) {
 	})
 }
 
-// A peer that asks about more messages than the limit breaks the pipe.
+// TestControlFlood checks that a peer that requests the confirmation of more messages than the
+// limit breaks its pipe with ErrProtocol and ErrLimit.
 func TestControlFlood(t *testing.T) {
 	inBothMarkedRoles(t, func(t *testing.T, v *victim, open func(testing.TB) *attack) {
 		a := open(t)
@@ -74,8 +76,8 @@ func TestControlFlood(t *testing.T) {
 	})
 }
 
-// A peer asks repeatedly which messages were read, but does not read the answers. Pending answers
-// take one number at most, and block nothing.
+// TestControlAnswersNotRead checks that a peer that requests confirmations again and again, and
+// never reads them, takes no memory and blocks no other pipe.
 func TestControlAnswersNotRead(t *testing.T) {
 	inRolesSerially(t, overTCP, markedRoles, func(t *testing.T, v *victim, open func(testing.TB) *attack) {
 		a := open(t)
@@ -92,7 +94,8 @@ func TestControlAnswersNotRead(t *testing.T) {
 	}, shortCloseTimeout)
 }
 
-// The wait for a confirmation that never arrives can be cancelled, and the pipe stays usable.
+// TestConfirmationWithheld checks that WriteConfirmed can be cancelled while it waits for a
+// confirmation that never arrives, and that the pipe stays usable.
 func TestConfirmationWithheld(t *testing.T) {
 	inBothMarkedRoles(t, func(t *testing.T, v *victim, open func(testing.TB) *attack) {
 		a := open(t)
@@ -108,7 +111,8 @@ func TestConfirmationWithheld(t *testing.T) {
 	})
 }
 
-// The control connection ends, and the pipe stays usable without it.
+// TestControlConnectionEnds checks that WriteConfirmed fails after the peer has ended the control
+// connection, in any way, and that the pipe stays usable for everything else.
 func TestControlConnectionEnds(t *testing.T) {
 	inBothMarkedRoles(t, func(t *testing.T, v *victim, open func(testing.TB) *attack) {
 		for ending, endConn := range connEndings {
@@ -135,7 +139,8 @@ func TestControlConnectionEnds(t *testing.T) {
 	})
 }
 
-// A peer's text in errors and logs must not look like other log output.
+// TestPeerTextIsEscaped checks that text that the peer has sent appears in errors without
+// unprintable characters, so that it cannot look like other log output.
 func TestPeerTextIsEscaped(t *testing.T) {
 	const nasty = "x\nlevel=ERROR msg=\"all is lost\"\r\x1b[2J\x00\u202e"
 	v := newVictim(t)
@@ -161,7 +166,8 @@ func TestPeerTextIsEscaped(t *testing.T) {
 	v.requireIdle(t)
 }
 
-// A malformed marker is treated as none.
+// TestBadMarker checks that an offer with a malformed marker of this library is treated as that of
+// a C++ client.
 func TestBadMarker(t *testing.T) {
 	v := newVictim(t)
 	for _, text := range []string{"", "1", "2-1+0", "0-99999999999+1", "a-b+c", strings.Repeat("0", 4000), "0-0+1\xff"} {

@@ -9,8 +9,9 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
 
-// A client ends its connection during the handshake. The victim notices that where it reads; while
-// it waits for further connections it does not, and the slot is in use until the timeout.
+// TestClientClosesDuringHandshake checks that the victim's handshake fails if the client ends its
+// connection at any step. The victim notices that while it reads. While it waits for further
+// connections it may not, and the slot stays in use until the timeout.
 func TestClientClosesDuringHandshake(t *testing.T) {
 	t.Parallel()
 	clientClosesDuringHandshake(t, newVictim(t, shortHandshakeTimeout))
@@ -33,7 +34,8 @@ func clientClosesDuringHandshake(t *testing.T, v *victim) {
 	v.requireServing(t)
 }
 
-// One connection of an open pipe is reset.
+// TestConnectionReset checks that a pipe and its blocked calls fail with ErrPeerLost if one of its
+// connections is reset, whichever one that is.
 func TestConnectionReset(t *testing.T) {
 	inBothRoles(t, connectionReset)
 }
@@ -61,7 +63,8 @@ func connectionReset(t *testing.T, v *victim, open func(testing.TB) *attack) {
 	}
 }
 
-// One connection ends in order while the others stay: that is a lost peer, not a close.
+// TestOneConnectionEnds checks that the victim takes the peer for lost, and not for closed, if one
+// connection ends in order while the others stay.
 func TestOneConnectionEnds(t *testing.T) {
 	t.Parallel()
 	inBothRoles(t, oneConnectionEnds, shortCloseTimeout)
@@ -83,7 +86,8 @@ func oneConnectionEnds(t *testing.T, v *victim, open func(testing.TB) *attack) {
 	}
 }
 
-// The end of the descriptor connection is the end of messages: Next and Write return it.
+// TestDescriptorConnectionEnds checks that Next and Write return an error after the peer has ended
+// the descriptor connection, which ends its messages.
 func TestDescriptorConnectionEnds(t *testing.T) {
 	t.Parallel()
 	inBothRoles(t, descriptorConnectionEnds, shortCloseTimeout)
@@ -100,7 +104,8 @@ func descriptorConnectionEnds(t *testing.T, v *victim, open func(testing.TB) *at
 	v.requireHealthy(t)
 }
 
-// A peer that closes all connections has closed the pipe in order.
+// TestPeerCloses checks that the victim sees an orderly close of the pipe if the peer closes all
+// connections.
 func TestPeerCloses(t *testing.T) {
 	inBothRoles(t, peerCloses)
 }
@@ -114,8 +119,8 @@ func peerCloses(t *testing.T, v *victim, open func(testing.TB) *attack) {
 	v.requireHealthy(t)
 }
 
-// While the victim closes a pipe, the peer continues to send and then ends the pipe in different
-// ways.
+// TestFramesAfterClose checks that Close of the victim ends properly while the peer continues to
+// send and then ends the pipe, in different ways.
 func TestFramesAfterClose(t *testing.T) {
 	inBothRoles(t, framesAfterClose)
 }
@@ -137,7 +142,8 @@ func framesAfterClose(t *testing.T, v *victim, open func(testing.TB) *attack) {
 	}
 }
 
-// The peer does not end the pipe.
+// TestPeerKeepsPipeOpenAfterClose checks that Close of the victim returns after its timeout, with
+// ErrCloseTimeout, if the peer does not end the pipe or stops within a message.
 func TestPeerKeepsPipeOpenAfterClose(t *testing.T) {
 	t.Parallel()
 	inBothRoles(t, func(t *testing.T, v *victim, open func(testing.TB) *attack) {
@@ -156,8 +162,8 @@ func TestPeerKeepsPipeOpenAfterClose(t *testing.T) {
 	}, shortCloseTimeout)
 }
 
-// afterClose closes the pipe at the victim's end, continues to send, calls last, and returns the
-// channel of Close's result.
+// afterClose makes the victim close the pipe, continues to send messages to it, calls last with a,
+// and returns. The returned Go channel receives the result of the victim's Close.
 func (a *attack) afterClose(last func(a *attack)) <-chan error {
 	a.sendMessage(5)
 	closed := make(chan error, 1)
@@ -176,7 +182,7 @@ func requireClosed(t testing.TB, a *attack) {
 	requireError(t, err, "", pipe.ErrClosed)
 }
 
-// sendMessage sends a message with a payload and a tensor of n bytes each.
+// sendMessage sends the victim a complete message with a payload and a tensor of n bytes each.
 func (a *attack) sendMessage(n uint64) {
 	d := decodeDescriptor(a.desc.t, goodDescriptor())
 	d.Payloads[0].Length, d.Tensors[0].Length = n, n
@@ -187,7 +193,9 @@ func (a *attack) sendMessage(n uint64) {
 	}
 }
 
-// Close returns though the peer does not read.
+// TestCloseWhilePeerDoesNotRead checks that Close of the victim returns after its timeout, with
+// ErrCloseTimeout, if the peer does not read a large message, and that the write of that message
+// fails.
 func TestCloseWhilePeerDoesNotRead(t *testing.T) {
 	t.Parallel()
 	inBothRoles(t, func(t *testing.T, v *victim, open func(testing.TB) *attack) {

@@ -11,8 +11,9 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
 
-// A peer process that is killed is reported as lost, once and before the end of its pipe, and so is
-// the message whose write fails because of that. Other pipes report nothing.
+// TestEventsOfKilledPeer checks the events after a peer process is killed: its pipe reports the
+// loss once, before its end, and the message whose write fails because of that. Other pipes report
+// nothing.
 func TestEventsOfKilledPeer(t *testing.T) {
 	for _, dialect := range []pipe.Dialect{pipe.DialectCompatible, pipe.DialectNative} {
 		t.Run(string(dialect), func(t *testing.T) {

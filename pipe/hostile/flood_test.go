@@ -8,7 +8,8 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
 
-// Connections beyond the limit are closed at once. Afterwards the victim works as before.
+// TestConnectionFlood checks that the victim closes connections beyond its limit at once, and works
+// as before afterwards.
 func TestConnectionFlood(t *testing.T) { connectionFlood(t, overTCP) }
 
 func connectionFlood(t *testing.T, over network) {
@@ -51,8 +52,8 @@ func connectionFlood(t *testing.T, over network) {
 	}
 }
 
-// Open pipes wait for Accept, up to the backlog. Further ones keep their slots until the handshake
-// times out.
+// TestAcceptBacklogFull checks that as many open pipes as the backlog holds wait for Accept and can
+// be used later, and that a further one fails when its handshake times out.
 func TestAcceptBacklogFull(t *testing.T) {
 	t.Parallel()
 	const backlog = 2
@@ -85,7 +86,8 @@ func TestAcceptBacklogFull(t *testing.T) {
 	v.requireServing(t)
 }
 
-// dialUnaccepted opens a pipe that the victim does not accept.
+// dialUnaccepted opens a pipe to the victim as a client and returns it as an attack, without the
+// victim's end, because it does not call Accept.
 func (v *victim) dialUnaccepted(t testing.TB) *attack {
 	t.Helper()
 	a := &attack{}

@@ -15,8 +15,9 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/transport/mem"
 )
 
-// FuzzPeerBytes sends arbitrary frames over the connections of an open pipe. The input is a
-// sequence of the index of a connection, a length and that number of bytes.
+// FuzzPeerBytes sends arbitrary frames over the connections of an open pipe, and requires that the
+// calls of the victim's application end. The input is a sequence of frames, each given by the index
+// of a connection, a length, and that number of bytes.
 func FuzzPeerBytes(f *testing.F) {
 	seed := func(frames ...[]byte) {
 		var p []byte
@@ -58,8 +59,9 @@ func newMemVictim(t testing.TB) *memVictim {
 	return s
 }
 
-// attackOnce opens a pipe, sends the frames and closes the connections. The application's use of
-// the pipe must end.
+// attackOnce opens a pipe to the victim, sends the frames that input describes, and ends the
+// connections. It requires that the calls of the victim's application on that pipe end, and then
+// closes the connections.
 func (s *memVictim) attackOnce(t testing.TB, input []byte) {
 	conns := s.open(t)
 	p, err := s.listener.Accept(t.Context())
@@ -90,7 +92,8 @@ func (s *memVictim) attackOnce(t testing.TB, input []byte) {
 	}
 }
 
-// open returns the connections of a pipe: descriptor, reply, channel, control.
+// open opens a pipe to the victim as a client and returns its connections, in this order:
+// descriptor, reply, channel, control.
 func (s *memVictim) open(t testing.TB) []transport.Conn {
 	t.Helper()
 	b := goodBrochure()
@@ -122,7 +125,8 @@ func (s *memVictim) dial(t testing.TB, frames ...[]byte) transport.Conn {
 	return c
 }
 
-// discard reads frames until the connection ends, so that the victim is never blocked.
+// discard reads and drops frames of c until the connection ends or fails, so that the victim never
+// blocks in a write to c.
 func discard(c transport.Conn) {
 	var piece [256]byte
 	for {

@@ -12,8 +12,9 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
 
-// malformations returns malformed versions of a message. The header of its first structure, b9 and
-// the number of members, is at offset head.
+// malformations returns malformed versions of the encoded message good, by name, and some bytes
+// that are no message at all. head is the offset in good of the header of its first structure: the
+// byte b9 and the number of members.
 func malformations(good []byte, head int) map[string][]byte {
 	members := func(n byte) []byte {
 		p := bytes.Clone(good)
@@ -175,7 +176,8 @@ func garbageReply(t *testing.T, v *victim, open func(testing.TB) *attack) {
 	}
 }
 
-// requireDialFailed checks the result of a Dial that must fail.
+// requireDialFailed requires that d is the result of a Dial that has failed, with an error that
+// matches ErrHandshake and reasons and names the URL of l.
 func requireDialFailed(t testing.TB, l *rogueListener, d dialResult, reasons ...error) {
 	t.Helper()
 	require.Nil(t, d.pipe)

@@ -13,7 +13,8 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
 
-// A connection with an unknown id is closed, without another effect.
+// TestUnknownID checks that a connection with an id that no pipe expects is closed, and has no
+// other effect.
 func TestUnknownID(t *testing.T) {
 	v := newVictim(t)
 	for _, id := range []uint64{0, 1, 2, 41, 1<<63 - 1, 1 << 63, 1<<64 - 1} {
@@ -33,8 +34,9 @@ func requireIDRejected(t testing.TB, v *victim, id uint64) {
 	r.waitClosed()
 }
 
-// During a client's handshake other peers try ids: those that TensorPipe would have chosen, and
-// neighbours of the real ones.
+// TestGuessedID checks that connections with guessed ids are rejected during a client's handshake,
+// and that this handshake then succeeds. The guesses are ids that TensorPipe would have chosen,
+// neighbours of the actual ids, and random ones.
 func TestGuessedID(t *testing.T) {
 	v := newVictim(t)
 	first, answer := v.sendOffer(t, goodBrochure())
@@ -57,7 +59,7 @@ func TestGuessedID(t *testing.T) {
 	v.requireServing(t)
 }
 
-// The ids of concurrent handshakes are not related.
+// TestIDsDiffer checks that the ids of concurrent handshakes all differ and do not count up.
 func TestIDsDiffer(t *testing.T) {
 	v := newVictim(t)
 	seen := map[uint64]bool{}
@@ -75,8 +77,8 @@ func TestIDsDiffer(t *testing.T) {
 	}
 }
 
-// Of two connections with the same id one is accepted. The other one, and all later ones, are
-// rejected.
+// TestIDUsedTwice checks that only one of two connections with the same id is accepted, that all
+// later ones are rejected, and that the pipe works.
 func TestIDUsedTwice(t *testing.T) {
 	v := newVictim(t)
 	first, answer := v.sendOffer(t, goodBrochure())
@@ -110,7 +112,8 @@ func TestIDUsedTwice(t *testing.T) {
 	v.requireServing(t)
 }
 
-// closeOrderly closes both ends of the pipe.
+// closeOrderly closes all connections of the attacker and requires that the victim's Close of the
+// pipe succeeds.
 func (a *attack) closeOrderly(t testing.TB) {
 	t.Helper()
 	a.closeConns()

@@ -22,7 +22,8 @@ const (
 	tensorLimit     = 64 << 30
 )
 
-// tooLong returns lengths that exceed the limit of a frame, with the error of each.
+// tooLong returns lengths that exceed the given limit of a frame, each with the error with which
+// the victim must fail.
 func tooLong(limit uint64) map[uint64]error {
 	return map[uint64]error{
 		limit + 1: pipe.ErrLimit,
@@ -79,8 +80,8 @@ func lengthOfPipeFrames(t *testing.T, v *victim, open func(testing.TB) *attack) 
 	}
 }
 
-// A length that no frame can have breaks the channel at once. Other lengths are compared with that
-// of the tensor once a descriptor has announced it.
+// TestLengthOfChannelFrames checks that a length that no frame can have breaks the channel at once,
+// and that any other wrong length breaks it when a descriptor announces the tensor.
 func TestLengthOfChannelFrames(t *testing.T) {
 	inBothRoles(t, lengthOfChannelFrames)
 }
@@ -106,7 +107,8 @@ func lengthOfChannelFrames(t *testing.T, v *victim, open func(testing.TB) *attac
 	}
 }
 
-// announceTensor announces a tensor of 8 bytes to the victim.
+// announceTensor sends the victim the descriptor of a message with a tensor of 8 bytes, but not the
+// tensor, and returns the message as the victim has received it.
 func (a *attack) announceTensor() *pipe.Incoming {
 	a.desc.t.Helper()
 	a.desc.frame(tensorDescriptor(8))
@@ -115,7 +117,8 @@ func (a *attack) announceTensor() *pipe.Incoming {
 	return in
 }
 
-// requireReadFails reads a message and checks the error.
+// requireReadFails calls Read of one message and requires that it fails on the connection named
+// conn, with an error that matches reasons.
 func requireReadFails(t testing.TB, in *pipe.Incoming, conn string, reasons ...error) {
 	t.Helper()
 	requireError(t, in.Read(t.Context(), pipe.NewAllocation(in.Descriptor())), conn, reasons...)
@@ -137,7 +140,8 @@ func payloadDescriptor(lengths ...uint64) []byte {
 	return d.Append(nil)
 }
 
-// The sizes in a descriptor are checked before memory is allocated.
+// TestClaimsBeyondLimits checks that a descriptor with sizes or counts beyond the limits breaks the
+// pipe with ErrProtocol and the error of the limit.
 func TestClaimsBeyondLimits(t *testing.T) {
 	zeros := func(n int) []uint64 { return make([]uint64, n) }
 	claims := map[string]struct {
@@ -168,7 +172,8 @@ func TestClaimsBeyondLimits(t *testing.T) {
 	})
 }
 
-// Counts in handshake messages exceed the message or the limits.
+// TestCountsInHandshake checks that a handshake fails with ErrProtocol if a message claims more
+// entries than it has bytes for or than the limits allow.
 func TestCountsInHandshake(t *testing.T) {
 	huge := "\xbb\x83\xff\xff\xff\xff\xff\xff\xff\x7f"
 	offer := goodBrochure()
@@ -211,8 +216,9 @@ func TestCountsInHandshake(t *testing.T) {
 	v.requireServing(t)
 }
 
-// A peer has the maximum number of devices and sends a message with the maximum number of tensors.
-// The work must not be proportional to their product.
+// TestManyDevicesAndTensors checks that a peer can announce the maximum number of tensors from the
+// maximum number of devices. The work must not be proportional to the product of both numbers, or
+// the test would time out.
 func TestManyDevicesAndTensors(t *testing.T) {
 	devices, tensors := race.Pick(4000, 1000), race.Pick(1<<16, 1<<13)
 	from := func(i int) device.Device { return device.Device{Kind: "cpu", Index: i % devices} }

@@ -9,7 +9,8 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/internal/testutil/short"
 )
 
-// TestMain runs the tests, or the role of a child process.
+// TestMain runs the tests with a check for leaked goroutines or, in a child process, the role that
+// the environment names.
 func TestMain(m *testing.M) {
 	short.SkipPackage("hundreds of hostile peers")
 	if role := os.Getenv(childRole); role != "" {
@@ -19,8 +20,8 @@ func TestMain(m *testing.M) {
 	leakcheck.Main(m)
 }
 
-// raiseParallelism runs more parallel tests than there are processors, since they wait for time
-// limits most of the time.
+// raiseParallelism allows 8 parallel tests, unless the flag -test.parallel is given. More tests
+// than there are processors can run, since they mostly wait for time limits.
 func raiseParallelism() {
 	flag.Parse()
 	if !flagGiven("test.parallel") {

@@ -29,8 +29,8 @@ const (
 	overhead = 128 << 10
 )
 
-// allocated returns how many bytes this process allocates during f, garbage included. That is an
-// upper bound of what it held at any time. No other goroutine may allocate.
+// allocated calls f and returns how many bytes this process has allocated during the call, garbage
+// included. That is an upper bound of what f held at any time. No unrelated goroutine may allocate.
 func allocated(t testing.TB, f func()) uint64 {
 	t.Helper()
 	var before, after runtime.MemStats
@@ -42,7 +42,7 @@ func allocated(t testing.TB, f func()) uint64 {
 	return n
 }
 
-// heapInUse returns the bytes in use on the heap after a garbage collection.
+// heapInUse runs the garbage collector and returns the bytes of the Go heap in use after that.
 func heapInUse() uint64 {
 	var m runtime.MemStats
 	runtime.GC()
@@ -51,7 +51,8 @@ func heapInUse() uint64 {
 	return m.HeapAlloc
 }
 
-// Many clients send the header of the longest handshake message and one byte of it.
+// TestMemoryOfHandshakeClaims checks how much memory the victim allocates for many clients that
+// each send the header of the longest handshake message and only one byte of its body.
 func TestMemoryOfHandshakeClaims(t *testing.T) { memoryOfHandshakeClaims(t, overTCP) }
 
 func memoryOfHandshakeClaims(t *testing.T, over network) {
@@ -80,7 +81,8 @@ func memoryOfHandshakeClaims(t *testing.T, over network) {
 	}
 }
 
-// Many clients send whole brochures, full of the smallest entries.
+// TestMemoryOfBrochures checks how much memory the victim allocates for many clients that each send
+// a whole offer full of the smallest entries.
 func TestMemoryOfBrochures(t *testing.T) {
 	const clients = 8
 	offer := goodBrochure()
@@ -99,7 +101,8 @@ func TestMemoryOfBrochures(t *testing.T) {
 	require.Less(t, n, uint64(clients*(40*len(brochure)+overhead)))
 }
 
-// Peers with open pipes announce bytes that they do not send.
+// TestMemoryOfPipeClaims checks how much memory the victim allocates for peers with open pipes that
+// announce bytes and do not send them.
 func TestMemoryOfPipeClaims(t *testing.T) {
 	inRolesSerially(t, overTCP, roles, memoryOfPipeClaims)
 }
@@ -140,7 +143,8 @@ func memoryOfPipeClaims(t *testing.T, v *victim, open func(testing.TB) *attack) 
 	}
 }
 
-// A peer sends many messages that the application does not read.
+// TestMemoryOfFlood checks how much memory the victim holds when a peer sends many messages that
+// the application does not read.
 func TestMemoryOfFlood(t *testing.T) { memoryOfFlood(t, newVictim(t)) }
 
 func memoryOfFlood(t *testing.T, v *victim) {
@@ -180,8 +184,8 @@ func memoryOfFlood(t *testing.T, v *victim) {
 	v.requireServing(t)
 }
 
-// flood repeats a message until the victim has read nothing for a while, and returns the number of
-// bytes sent.
+// flood sends message again and again until the victim has read nothing for shortTimeout, and
+// returns the number of bytes sent.
 func (r *raw) flood(t testing.TB, message []byte) (sent int64) {
 	message = bytes.Repeat(message, 1+(64<<10)/len(message))
 	for {
@@ -195,7 +199,8 @@ func (r *raw) flood(t testing.TB, message []byte) (sent int64) {
 	}
 }
 
-// residentBytes returns the resident set size of this process, or 0 where that is unknown.
+// residentBytes returns the number of bytes of this process that are in main memory, the resident
+// set. It returns 0 on systems other than Linux.
 func residentBytes(t testing.TB) int {
 	t.Helper()
 	if runtime.GOOS != "linux" {
@@ -214,8 +219,8 @@ func metadataDescriptor(n int) []byte {
 	return d.Append(nil)
 }
 
-// Discarding announced bytes must not allocate memory for all of them, whether the application
-// discards them or Close does.
+// TestMemoryOfDiscarding checks that the victim does not allocate memory for all announced bytes in
+// order to discard them, whether the application calls Discard or Close.
 func TestMemoryOfDiscarding(t *testing.T) {
 	claims := map[string][]byte{
 		"a tensor of the largest size": tensorDescriptor(tensorLimit),

@@ -38,7 +38,9 @@ const (
 	listens
 )
 
-// newMITM listens for one client, for which it dials to.
+// newMITM returns a man in the middle of shared memory connections. It listens at a Unix socket for
+// one client, dials the listener whose name is the parameter to when that client connects, and
+// forwards between the two. It ends with the test.
 func newMITM(t *testing.T, to string) *mitm {
 	t.Helper()
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Net: "unix"})
@@ -85,9 +87,11 @@ func (b *mitm) closeConns() {
 	}
 }
 
-// forward forwards the bytes of one end until either has closed: the greeting, then doorbells of
-// one byte, and after the byte that announces the session its bells. Each is forwarded separately,
-// because files are attached to the first byte of a message.
+// forward forwards the bytes that one of the two ends sends to the other end, until either has
+// closed, and then closes both connections. The parameter from is the index of the sending end.
+// First comes the greeting, then doorbells of one byte, and, after the byte that announces the
+// session, the longer bells of the session. Each is forwarded as one message, because files are
+// attached to the first byte of a message.
 func (b *mitm) forward(from int) {
 	defer b.closeConns()
 	bytes, oob := make([]byte, greetingSize), make([]byte, syscall.CmsgSpace(4*4))
@@ -129,15 +133,17 @@ func (b *mitm) forwardMessage(from int, bytes, oob []byte) error {
 	return err
 }
 
-// inject sends bytes to one end in the name of the other. It ignores errors, since the end may have
-// closed.
+// inject sends bytes to one of the two ends as if the other end had sent them. The parameter to is
+// the index of the receiving end. inject ignores errors, since the end may have closed.
 func (b *mitm) inject(to int, bytes ...byte) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	_, _ = b.ends[to].Write(bytes)
 }
 
-// corrupt changes a counter in the k-th segment that one end has sent.
+// corrupt overwrites 8 bytes of a memory segment with value. The parameter from is the index of the
+// end that has sent the segment, k the number of the segment among those of that end, from 0, and
+// the parameter at the offset of the bytes.
 func (b *mitm) corrupt(from, k, at int, value uint64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -168,8 +174,8 @@ func (b *mitm) sendBell(to int, bell uint16) {
 	b.inject(to, binary.LittleEndian.AppendUint16(nil, bell)...)
 }
 
-// A peer that violates the protocol of shared memory breaks the pipe with ErrProtocol, at either
-// end.
+// TestSharedMemoryBroken checks that a peer that violates the protocol of shared memory breaks a
+// native pipe with ErrProtocol, at either end.
 func TestSharedMemoryBroken(t *testing.T) {
 	for name, c := range map[string]struct {
 		victim int
@@ -191,7 +197,9 @@ func TestSharedMemoryBroken(t *testing.T) {
 	}
 }
 
-// openThroughMITM opens a native pipe over shared memory through a man in the middle.
+// openThroughMITM opens a native pipe over shared memory through a man in the middle, sends a
+// message in each direction, and returns the man in the middle and both ends of the pipe. It skips
+// the test if shared memory does not work here.
 func openThroughMITM(t *testing.T) (*mitm, [2]*pipe.Pipe) {
 	t.Helper()
 	if err := shm.New().Viable(); err != nil {
@@ -234,7 +242,8 @@ func requireProtocolBroken(t *testing.T, p *pipe.Pipe) {
 	require.NoError(t, p.Close(), "closing what is broken")
 }
 
-// The same in the compatible dialect.
+// TestSharedMemoryBrokenCompatible checks that a peer that violates the protocol of shared memory
+// breaks a compatible pipe with ErrProtocol.
 func TestSharedMemoryBrokenCompatible(t *testing.T) {
 	s := newSHMHandshake(t)
 	ids := s.answer.TransportRegistrationIDs

@@ -8,7 +8,8 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
 
-// TestRecording replays the recordings unchanged: all messages arrive, in both directions.
+// TestRecording replays the recorded connections of C++ ends to the victim, unchanged and in both
+// roles, and checks that all messages arrive in both directions.
 func TestRecording(t *testing.T) {
 	for name, want := range map[string]pipe.Traffic{
 		"client":   {Messages: 4, Bytes: 13 + 8 + 9},
@@ -33,7 +34,8 @@ func TestRecording(t *testing.T) {
 	}
 }
 
-// TestMutatedRecordings replays recordings with random mutations, in both roles.
+// TestMutatedRecordings replays the recorded connections with random mutations, in both roles, and
+// checks that the victim's other pipe still works and that no handshake or pipe is left.
 func TestMutatedRecordings(t *testing.T) {
 	v, a := newServingVictim(t)
 	byteGen := rapid.Byte()
@@ -52,7 +54,8 @@ func TestMutatedRecordings(t *testing.T) {
 	v.requireIdle(t)
 }
 
-// FuzzServerConn lets the fuzzer choose the mutations of a client.
+// FuzzServerConn replays the recorded client with the mutations that the fuzzer's input describes,
+// and checks that the victim's other pipe still works.
 func FuzzServerConn(f *testing.F) {
 	for op := range byte(10) {
 		for n := range byte(5) {

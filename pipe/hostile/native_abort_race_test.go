@@ -15,7 +15,8 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
 
-// The peer sends target devices while this end aborts the message. Neither violates the protocol.
+// TestNativeTargetsCrossAbort checks that the pipe stays open if the peer sends target devices
+// while this end aborts the message: neither end violates the protocol then.
 func TestNativeTargetsCrossAbort(t *testing.T) {
 	inBothNativeRoles(t, targetsCrossAbort)
 }
@@ -40,7 +41,9 @@ func targetsCrossAbort(t *testing.T, v *victim, open func(testing.TB) *nativeAtt
 	n.first.Close()
 }
 
-// The same while a channel still uses a part of the message.
+// TestNativeTargetsCrossAbortWithinAChannel checks the same as TestNativeTargetsCrossAbort while a
+// channel still uses a tensor of the message. The aborted write ends only when the channel has
+// released that tensor.
 func TestNativeTargetsCrossAbortWithinAChannel(t *testing.T) {
 	channels := &delayedChannels{Factory: basic.New(), released: make(chan struct{})}
 	v := newVictim(t, func(o *pipe.Options) {
@@ -75,7 +78,8 @@ func TestNativeTargetsCrossAbortWithinAChannel(t *testing.T) {
 
 var twoCPUs = []device.Device{device.CPU(), device.CPU()}
 
-// openMessage returns a message of two large tensors without target devices.
+// openMessage returns a message of two tensors of 1 MiB without target devices. Both have the same
+// memory.
 func openMessage() *pipe.Message {
 	tensor := pipe.Tensor{Buffer: device.Bytes(make([]byte, 1<<20))}
 	return &pipe.Message{Tensors: []pipe.Tensor{tensor, tensor}}

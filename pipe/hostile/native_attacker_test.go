@@ -74,8 +74,9 @@ func newNativeAttack(t testing.TB, first *raw) *nativeAttack {
 	return n
 }
 
-// inBothNativeRoles runs f for attackers that dial and for attackers that listen. One victim serves
-// all calls of f in a role.
+// inBothNativeRoles runs f as inBothRoles does, for pipes in the native dialect: twice as parallel
+// subtests, with attackers that dial and with attackers that listen. Each call of open opens a new
+// pipe. One victim serves all of them in a role.
 func inBothNativeRoles(t *testing.T, f func(t *testing.T, v *victim, open func(testing.TB) *nativeAttack), adjust ...func(*pipe.Options)) {
 	inRoles(t, overTCP, nativeRoles, f, adjust...)
 }
@@ -84,7 +85,8 @@ var nativeRoles = map[string]func(testing.TB, *victim) *nativeAttack{
 	"attacker dials": dialNative, "attacker listens": acceptNative,
 }
 
-// sendNativeOffer is sendOffer with the native dialect, which the answer must choose.
+// sendNativeOffer sends a client's offer of the native dialect on a new connection, requires that
+// the victim's answer chooses that dialect, and returns the connection and the answer.
 func (v *victim) sendNativeOffer(t testing.TB) (*raw, *wire.BrochureAnswer) {
 	t.Helper()
 	b := goodBrochure()
@@ -146,7 +148,8 @@ func nativeAnswer(addr string) *wire.BrochureAnswer {
 	return a
 }
 
-// startReading reads the victim's frames on a new goroutine until the end of the test.
+// startReading starts a goroutine that reads and records the victim's frames until the connection
+// ends. The connection is closed at the end of the test.
 func (n *nativeAttack) startReading() {
 	var done sync.WaitGroup
 	done.Go(func() {
@@ -182,7 +185,8 @@ func (n *nativeAttack) readFrame() bool {
 	return err == nil
 }
 
-// waitFor waits until a condition that mu guards holds.
+// waitFor blocks until condition returns true, and fails the test if that takes too long. It calls
+// condition with n.mu held, again after each frame of the victim.
 func (n *nativeAttack) waitFor(condition func() bool) {
 	n.t.Helper()
 	timeout := time.After(testTimeout)
@@ -201,7 +205,8 @@ func (n *nativeAttack) waitFor(condition func() bool) {
 	}
 }
 
-// sendOn sends bytes on a stream, within the victim's window.
+// sendOn sends p to the victim on the given stream, and waits where the victim's flow control
+// requires that. If the connection ends first, sendOn returns without sending the rest of p.
 func (n *nativeAttack) sendOn(stream uint32, p []byte) {
 	n.t.Helper()
 	for len(p) > 0 {
@@ -219,7 +224,7 @@ func (n *nativeAttack) sendOn(stream uint32, p []byte) {
 	}
 }
 
-// grant lets the victim send that many more bytes on a stream.
+// grant sends the victim credit for the given number of further bytes on a stream.
 func (n *nativeAttack) grant(stream uint32, bytes int) {
 	n.first.send(muxHeader(muxCredit, 0, stream, uint32(bytes)))
 }
@@ -232,13 +237,15 @@ func (n *nativeAttack) closeStreams(streams ...uint32) {
 	}
 }
 
-// waitControl waits for the first control frame of a kind and returns it.
+// waitControl waits for the first control frame of the given kind that the victim sends on this
+// pipe, and returns it. It fails the test if the victim closes the pipe instead.
 func (n *nativeAttack) waitControl(kind native.ControlKind) native.Control {
 	n.t.Helper()
 	return n.nthControl(kind, 1)
 }
 
-// nthControl waits for the count-th control frame of a kind and returns it.
+// nthControl waits until the victim has sent count control frames of the given kind on this pipe,
+// and returns the last of these. It fails the test if the victim closes the pipe instead.
 func (n *nativeAttack) nthControl(kind native.ControlKind, count int) (found native.Control) {
 	n.t.Helper()
 	n.waitFor(func() bool {
@@ -252,8 +259,8 @@ func (n *nativeAttack) nthControl(kind native.ControlKind, count int) (found nat
 	return found
 }
 
-// controlFrames returns the control frames of a kind that were received so far. The caller holds
-// mu.
+// controlFrames returns all complete control frames of the given kind that the victim has sent so
+// far. The caller holds n.mu.
 func (n *nativeAttack) controlFrames(kind native.ControlKind) (out []native.Control) {
 	for p := n.received[controlStream]; len(p) >= native.HeaderSize; {
 		h, err := native.DecodeControlHeader(p, native.Limits{})
@@ -271,8 +278,9 @@ func (n *nativeAttack) controlFrames(kind native.ControlKind) (out []native.Cont
 	return out
 }
 
-// syncControl returns once the victim has handled all earlier control frames. The victim must have
-// read a message before.
+// syncControl blocks until the victim has handled all control frames that were sent before. It
+// requests the confirmation of message 0, which the victim's application must have read, and waits
+// for it.
 func (n *nativeAttack) syncControl() {
 	n.t.Helper()
 	n.mu.Lock()
@@ -282,7 +290,7 @@ func (n *nativeAttack) syncControl() {
 	n.nthControl(native.HaveRead, before+1)
 }
 
-// exchange checks that the pipe still works in both directions.
+// exchange sends one message in each direction and requires that both arrive.
 func (n *nativeAttack) exchange() {
 	n.t.Helper()
 	n.message(inlineMessage("hi"))
@@ -298,7 +306,8 @@ func (n *nativeAttack) exchange() {
 	n.waitFor(func() bool { return len(n.received[messageStream]) == before+native.HeaderSize+24+4 })
 }
 
-// closeOrderly closes the pipe in order.
+// closeOrderly ends the attacker's directions with a close frame, and requires that the victim sees
+// an orderly close and that its Close succeeds.
 func (n *nativeAttack) closeOrderly() {
 	n.t.Helper()
 	n.control(native.Control{Kind: native.Goodbye})
@@ -312,7 +321,8 @@ func inlineMessage(payload string) native.Message {
 	return native.Message{Payloads: []native.Payload{{Length: uint64(len(payload)), Inline: true, Data: []byte(payload)}}}
 }
 
-// largeMessage describes a payload and a tensor of n bytes each, neither inline.
+// largeMessage returns the header of a message with a payload and a tensor of n bytes each, neither
+// of which is inline.
 func largeMessage(n uint64) native.Message {
 	return native.Message{
 		Payloads: []native.Payload{{Length: n}},
@@ -320,8 +330,9 @@ func largeMessage(n uint64) native.Message {
 	}
 }
 
-// requireBrokenNative checks that the pipe has failed for these reasons. conns are the connections
-// that may have failed first.
+// requireBrokenNative requires that the victim's pipe has failed with an error that matches reasons
+// and names one of the connections conns. It discards messages that arrived before, and then closes
+// both ends.
 func (n *nativeAttack) requireBrokenNative(conns []string, reasons ...error) {
 	n.t.Helper()
 	drop(n.t, n.pipe)

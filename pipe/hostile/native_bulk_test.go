@@ -12,7 +12,9 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
 
-// chunk returns a chunk of length bytes for a transfer on lane 0.
+// chunk returns the bytes of a chunk with length zero bytes of data, for the attacker's transfer
+// with the number id on lane 0. crc is true if the chunk is to announce a checksum, which trailer
+// has.
 func (n *nativeAttack) chunk(id uint64, length int, crc bool, trailer native.ChunkTrailer) []byte {
 	p := native.ChunkHeader{ID: n.attackerID(id), Length: length, CRC: crc}.Append(nil)
 	return trailer.Append(append(p, make([]byte, length)...))
@@ -21,7 +23,8 @@ func (n *nativeAttack) chunk(id uint64, length int, crc bool, trailer native.Chu
 // listensBit is set in the ids of transfers from the listening end.
 const listensBit = 1 << 63
 
-// attackerID returns the id of a transfer from the attacker, and victimID that of one from the
+// attackerID returns the id on the wire of the attacker's transfer with the number id. It differs
+// between an attacker that dials and one that listens. victimID does the same for transfers of the
 // victim.
 func (n *nativeAttack) attackerID(id uint64) uint64 {
 	if n.even {
@@ -37,7 +40,9 @@ func (n *nativeAttack) victimID(id uint64) uint64 {
 	return id | listensBit
 }
 
-// startRead makes the victim read a payload of size bytes, which it expects on the bulk connection.
+// startRead announces a payload of size bytes, makes the victim begin to read it, and opens the
+// bulk connection, on which the victim expects the payload. It returns that connection; the Go
+// channel receives the result of the Read.
 func (n *nativeAttack) startRead(size uint64) (bulk *raw, read <-chan error) {
 	n.t.Helper()
 	return n.startReadWith(n.t.Context(), size)
@@ -54,7 +59,7 @@ func (n *nativeAttack) startReadWith(ctx context.Context, size uint64) (bulk *ra
 	return n.bulk(), result
 }
 
-// Malformed chunks break the pipe.
+// TestNativeMalformedChunks checks that malformed chunks on the bulk connection break the pipe.
 func TestNativeMalformedChunks(t *testing.T) {
 	t.Parallel()
 	inBothNativeRoles(t, malformedChunks)
@@ -97,7 +102,8 @@ func malformedChunks(t *testing.T, v *victim, open func(testing.TB) *nativeAttac
 	}
 }
 
-// Chunks of unknown transfers are discarded. A void chunk ends only its transfer.
+// TestNativeUnwantedChunks checks that chunks of unknown transfers are discarded, and that a void
+// chunk, with which a sender ends a transfer early, ends only its transfer.
 func TestNativeUnwantedChunks(t *testing.T) {
 	t.Parallel()
 	inBothNativeRoles(t, unwantedChunks)
@@ -127,7 +133,8 @@ func unwantedChunks(t *testing.T, v *victim, open func(testing.TB) *nativeAttack
 	n.pipe.Abort(pipe.ErrClosed)
 }
 
-// A void chunk arrives before the ABORT of its message, which has the reason.
+// TestNativeAbortReasonAfterVoidChunk checks that a Read fails with the reason of the abort frame
+// of its message, also if a void chunk, which has no reason, ends a transfer of the message first.
 func TestNativeAbortReasonAfterVoidChunk(t *testing.T) {
 	t.Parallel()
 	inBothNativeRoles(t, abortReasonAfterVoidChunk)
@@ -154,7 +161,7 @@ func abortReasonAfterVoidChunk(t *testing.T, v *victim, open func(testing.TB) *n
 	n.pipe.Abort(pipe.ErrClosed)
 }
 
-// The end of the bulk connection breaks the pipe.
+// TestNativeBulkEnds checks that the end of the bulk connection breaks the pipe.
 func TestNativeBulkEnds(t *testing.T) {
 	t.Parallel()
 	inBothNativeRoles(t, bulkEnds)
@@ -176,7 +183,8 @@ func bulkEnds(t *testing.T, v *victim, open func(testing.TB) *nativeAttack) {
 	}
 }
 
-// An id is valid for one connection only.
+// TestNativeSecondBulkConnection checks that a second connection with the id of the bulk connection
+// is rejected, and that the first one still works.
 func TestNativeSecondBulkConnection(t *testing.T) {
 	v := newVictim(t)
 	n := dialNative(t, v)
@@ -193,7 +201,8 @@ func TestNativeSecondBulkConnection(t *testing.T) {
 	v.requireServing(t)
 }
 
-// A peer requests memory and does not read it. Only the writer is blocked, which can be cancelled.
+// TestNativeBulkNotRead checks that a peer that requests a large part and does not read it blocks
+// only the writer of that message, whose write can be cancelled.
 func TestNativeBulkNotRead(t *testing.T) {
 	t.Parallel()
 	inBothNativeRoles(t, bulkNotRead)

@@ -13,15 +13,16 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
 
-// compressedMessage returns a message of one inline payload of n bytes whose compressed form is
-// form.
+// compressedMessage returns a message with one inline payload that claims to have n bytes and to be
+// compressed with S2 to form. The message shares the memory of form.
 func compressedMessage(n uint64, form []byte) native.Message {
 	return native.Message{Payloads: []native.Payload{{
 		Length: n, Inline: true, Codec: compress.S2, CompressedLength: uint64(len(form)), Data: form,
 	}}}
 }
 
-// compressedForm compresses data as an honest peer does.
+// compressedForm returns the compressed form of data, in new memory, as an honest peer sends it. It
+// fails the test if data does not compress.
 func compressedForm(t testing.TB, codec compress.Codec, data []byte) []byte {
 	p := compress.New(1).NewCompressor()
 	defer p.Release()
@@ -31,7 +32,8 @@ func compressedForm(t testing.TB, codec compress.Codec, data []byte) []byte {
 	return bytes.Join(form, nil)
 }
 
-// dialCompressing is dialNative of an attacker that offers compression.
+// dialCompressing opens a native pipe to the victim as a client that supports compression, and
+// returns it as an attack.
 func dialCompressing(t testing.TB, v *victim) *nativeAttack {
 	t.Helper()
 	b := goodBrochure()
@@ -58,7 +60,8 @@ func dialCompressing(t testing.TB, v *victim) *nativeAttack {
 	return n
 }
 
-// badForms are forms that do not decompress to 300,000 zeros, which take two blocks.
+// badForms returns, by name, compressed forms that do not decompress to 300,000 zeros. These would
+// take two blocks.
 func badForms(t testing.TB) map[string][]byte {
 	bomb := compressedForm(t, compress.S2, make([]byte, 64<<20))
 	good := compressedForm(t, compress.S2, make([]byte, 300_000))
@@ -75,8 +78,8 @@ func badForms(t testing.TB) map[string][]byte {
 	}
 }
 
-// A malformed compressed part breaks the pipe, inline and on the bulk connection, without more
-// memory than the application supplied.
+// TestNativeMalformedCompression checks that a malformed compressed payload makes Read fail with
+// ErrProtocol and breaks the pipe, both inline and on the bulk connection.
 func TestNativeMalformedCompression(t *testing.T) {
 	t.Parallel()
 	v := newVictim(t)
@@ -117,7 +120,8 @@ func TestNativeMalformedCompression(t *testing.T) {
 	}
 }
 
-// A well-formed compressed payload of the attacker arrives.
+// TestNativeCompressedPayload checks that a well-formed compressed payload of the attacker is read
+// correctly. It shows that the attacks with malformed ones fail for the right reason.
 func TestNativeCompressedPayload(t *testing.T) {
 	v := newVictim(t)
 	a := dialCompressing(t, v)

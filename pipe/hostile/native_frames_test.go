@@ -13,7 +13,8 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
 
-// patched returns a copy of a frame with the bytes at an offset replaced.
+// patched returns a copy of frame in which bytes are replaced by those of the parameter to,
+// beginning at the offset in the parameter at.
 func patched(frame []byte, at int, to ...byte) []byte {
 	p := bytes.Clone(frame)
 	copy(p[at:], to)
@@ -27,9 +28,10 @@ func withSum(m native.Message) []byte       { return m.Append(nil, true) }
 // ones is eight bytes of 0xff.
 var ones = bytes.Repeat([]byte{255}, 8)
 
-// Malformed frames on the message stream break the pipe. In the header the length is at offset 0,
-// the kind at 4, the flags at 5, followed by reserved bytes. In the body the remaining time is at
-// 8, the counts at 16, 20 and 24, and the entries begin at 32.
+// TestNativeMalformedMessages checks that malformed frames on the message stream break the pipe. In
+// the header of a frame the length is at offset 0, the kind at 4 and the flags at 5, followed by
+// reserved bytes. In the body the remaining time is at 8, the counts at 16, 20 and 24, and the
+// entries begin at 32.
 func TestNativeMalformedMessages(t *testing.T) {
 	inBothNativeRoles(t, malformedMessages)
 }
@@ -86,7 +88,8 @@ func malformedMessages(t *testing.T, v *victim, open func(testing.TB) *nativeAtt
 	}
 }
 
-// Malformed frames on the control stream break the pipe. The body begins at offset 8.
+// TestNativeMalformedControl checks that malformed frames on the control stream break the pipe. The
+// body of a frame begins at offset 8.
 func TestNativeMalformedControl(t *testing.T) {
 	inBothNativeRoles(t, malformedControl)
 }
@@ -128,7 +131,8 @@ func malformedControl(t *testing.T, v *victim, open func(testing.TB) *nativeAtta
 	}
 }
 
-// Frames that are permitted at any time have no effect.
+// TestNativeIgnoredControl checks that control frames about unknown messages, and frames of unknown
+// kinds, have no effect on the pipe.
 func TestNativeIgnoredControl(t *testing.T) {
 	inBothNativeRoles(t, ignoredControl)
 }
@@ -154,8 +158,8 @@ func ignoredControl(t *testing.T, v *victim, open func(testing.TB) *nativeAttack
 	n.closeOrderly()
 }
 
-// The sender requests target devices once. Repeated targets, a wrong number of them and devices
-// without a channel break the pipe.
+// TestNativeBadTargets checks that the pipe breaks if a peer chooses target devices twice for a
+// message, the wrong number of them, or devices that no channel reaches.
 func TestNativeBadTargets(t *testing.T) {
 	inBothNativeRoles(t, badTargets)
 }
@@ -183,7 +187,8 @@ func badTargets(t *testing.T, v *victim, open func(testing.TB) *nativeAttack) {
 	}
 }
 
-// The peer cancels or aborts messages at unusual times.
+// TestNativeCancelAndAbort checks that the pipe stays open if the peer cancels or aborts messages
+// at unusual times: before the devices were chosen, repeatedly, or before the message arrives.
 func TestNativeCancelAndAbort(t *testing.T) {
 	inBothNativeRoles(t, func(t *testing.T, v *victim, open func(testing.TB) *nativeAttack) {
 		n := open(t)

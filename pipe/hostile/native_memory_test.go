@@ -16,7 +16,8 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
 
-// A peer that aborts more unknown messages than the limit breaks the pipe.
+// TestNativeTooManyEarlyAborts checks that a peer that aborts more messages than the limit before
+// they arrive breaks its pipe with ErrProtocol and ErrLimit.
 func TestNativeTooManyEarlyAborts(t *testing.T) {
 	inBothNativeRoles(t, func(t *testing.T, v *victim, open func(testing.TB) *nativeAttack) {
 		n := open(t)
@@ -30,7 +31,8 @@ func TestNativeTooManyEarlyAborts(t *testing.T) {
 	})
 }
 
-// A peer that asks about more unknown messages than the limit breaks the pipe.
+// TestNativeTooManyWantRead checks that a peer that requests the confirmation of more unknown
+// messages than the limit breaks its pipe with ErrProtocol and ErrLimit.
 func TestNativeTooManyWantRead(t *testing.T) {
 	inBothNativeRoles(t, func(t *testing.T, v *victim, open func(testing.TB) *nativeAttack) {
 		n := open(t)
@@ -44,8 +46,9 @@ func TestNativeTooManyWantRead(t *testing.T) {
 	})
 }
 
-// A peer makes this end discard many messages, and never reads the control frames about it. Pending
-// frames are bounded; beyond that the pipe breaks.
+// TestNativeControlNeverRead checks that a peer that makes the victim discard many messages, and
+// never reads the control frames about them, takes bounded memory: the pipe breaks when too many
+// frames are queued.
 func TestNativeControlNeverRead(t *testing.T) {
 	v := newVictim(t)
 	n := dialNative(t, v)
@@ -82,7 +85,8 @@ func TestNativeControlNeverRead(t *testing.T) {
 	v.requireServing(t)
 }
 
-// heapGrowth returns by how many bytes f makes the heap grow.
+// heapGrowth calls f and returns by how many bytes the Go heap in use is larger afterwards, or 0 if
+// it has shrunk.
 func heapGrowth(t testing.TB, f func()) int {
 	t.Helper()
 	before := heapInUse()
@@ -93,7 +97,8 @@ func heapGrowth(t testing.TB, f func()) int {
 	return n
 }
 
-// The reasons of ABORTs for unknown messages take little memory.
+// TestNativeMemoryOfEarlyAborts checks that the reasons with which a peer aborts messages before
+// they arrive take little memory, and that the first of these reasons are kept.
 func TestNativeMemoryOfEarlyAborts(t *testing.T) {
 	v := newVictim(t)
 	n := dialNative(t, v)
@@ -126,7 +131,8 @@ func TestNativeMemoryOfEarlyAborts(t *testing.T) {
 	v.requireIdle(t)
 }
 
-// READY for unknown transfers, and repeated READY, take no memory.
+// TestNativeMemoryOfReady checks that READY frames for unknown transfers, and repeated ones for the
+// same transfer, take no memory.
 func TestNativeMemoryOfReady(t *testing.T) {
 	v := newVictim(t)
 	n := dialNative(t, v)
@@ -150,8 +156,8 @@ func TestNativeMemoryOfReady(t *testing.T) {
 	v.requireIdle(t)
 }
 
-// manyPartsMessage returns a message with that number of payloads and of tensors, of one byte each,
-// none inline.
+// manyPartsMessage returns the header of a message with the given number of payloads and as many
+// tensors, each of one byte and not inline. The tensors have no target devices.
 func manyPartsMessage(parts int) native.Message {
 	return native.Message{
 		Payloads: slices.Repeat([]native.Payload{{Length: 1}}, parts),
@@ -159,7 +165,8 @@ func manyPartsMessage(parts int) native.Message {
 	}
 }
 
-// A peer sends many messages that the application does not read.
+// TestNativeMemoryOfFlood checks how much memory the victim holds when a peer sends many messages
+// in the native dialect that the application does not read.
 func TestNativeMemoryOfFlood(t *testing.T) { nativeMemoryOfFlood(t, newVictim(t)) }
 
 func nativeMemoryOfFlood(t *testing.T, v *victim) {
@@ -200,7 +207,8 @@ func nativeMemoryOfFlood(t *testing.T, v *victim) {
 	v.requireServing(t)
 }
 
-// flood repeats a message until the victim has read nothing for a while.
+// flood sends message on the message stream again and again, until the victim has granted no credit
+// for shortTimeout.
 func (n *nativeAttack) flood(message []byte) {
 	for p := message; ; p = message {
 		for len(p) > 0 {
@@ -214,8 +222,9 @@ func (n *nativeAttack) flood(message []byte) {
 	}
 }
 
-// takeCredit takes up to size bytes of the victim's window, and returns 0 if there are none for a
-// while.
+// takeCredit waits until the attacker may send on the given stream, uses up to size bytes of that
+// credit, at most 64 KiB, and returns their number. It returns 0 if there is no credit for
+// shortTimeout.
 func (n *nativeAttack) takeCredit(stream uint32, size int) (got int) {
 	timeout := time.After(shortTimeout)
 	for {
@@ -235,7 +244,8 @@ func (n *nativeAttack) takeCredit(stream uint32, size int) (got int) {
 	}
 }
 
-// A released large message keeps no more memory than a small one.
+// TestNativeMemoryOfReleasedMessages checks that a message with many parts keeps no more memory
+// than a small one after Incoming.Release.
 func TestNativeMemoryOfReleasedMessages(t *testing.T) {
 	v := newVictim(t)
 	n := dialNative(t, v)
@@ -261,7 +271,8 @@ func TestNativeMemoryOfReleasedMessages(t *testing.T) {
 	v.requireIdle(t)
 }
 
-// An abort of many transfers at once does not start a goroutine for each.
+// TestNativeGoroutinesOfAbort checks that the abort of a message with many transfers does not start
+// a goroutine for each.
 func TestNativeGoroutinesOfAbort(t *testing.T) {
 	v := newVictim(t)
 	n := dialNative(t, v)
@@ -289,7 +300,8 @@ func TestNativeGoroutinesOfAbort(t *testing.T) {
 	v.requireIdle(t)
 }
 
-// Many messages are read while the read of an earlier one is blocked.
+// TestNativeMemoryOfOvertaking checks that many messages that are read while the Read of an earlier
+// one is blocked take no memory, and that all of them are confirmed once that Read ends.
 func TestNativeMemoryOfOvertaking(t *testing.T) {
 	v := newVictim(t)
 	n := dialNative(t, v)

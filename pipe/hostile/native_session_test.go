@@ -14,8 +14,8 @@ import (
 // anywhere are the connections that may notice the end of a session.
 var anywhere = []string{"message", "control"}
 
-// allowedStream returns an id of a new stream that the attacker may open, and foreignStream one
-// that it may not.
+// allowedStream returns the id of a new stream that the attacker may open; it depends on which end
+// has dialled. foreignStream returns the id of one that it may not open.
 func (n *nativeAttack) allowedStream() uint32 {
 	if n.even {
 		return 2
@@ -25,7 +25,7 @@ func (n *nativeAttack) allowedStream() uint32 {
 
 func (n *nativeAttack) foreignStream() uint32 { return 7 - n.allowedStream() }
 
-// A violation of the session's protocol breaks the pipe.
+// TestNativeSessionBroken checks that a violation of the protocol of the session breaks the pipe.
 func TestNativeSessionBroken(t *testing.T) {
 	t.Parallel()
 	inBothNativeRoles(t, sessionBroken)
@@ -69,7 +69,7 @@ func sessionBroken(t *testing.T, v *victim, open func(testing.TB) *nativeAttack)
 	}
 }
 
-// muxMessages returns n bytes or more of empty messages that are not read.
+// muxMessages returns the bytes, on the wire of the session, of at least n bytes of empty messages.
 func muxMessages(n int) (p []byte) {
 	var m native.Message
 	one := m.Append(nil, false)
@@ -80,7 +80,8 @@ func muxMessages(n int) (p []byte) {
 	return p
 }
 
-// Unexpected streams are reset and pings are answered, without an effect on the pipe.
+// TestNativeStreamFlood checks that unexpected streams are reset and pings are answered, without an
+// effect on the pipe.
 func TestNativeStreamFlood(t *testing.T) {
 	inBothNativeRoles(t, streamFlood)
 }
@@ -100,7 +101,8 @@ func streamFlood(t *testing.T, v *victim, open func(testing.TB) *nativeAttack) {
 	n.closeOrderly()
 }
 
-// A handshake that stops before the streams are open times out.
+// TestNativeStreamsNeverOpened checks that a handshake times out if the client stops before it has
+// opened the streams of the session.
 func TestNativeStreamsNeverOpened(t *testing.T) {
 	t.Parallel()
 	streamsNeverOpened(t, newVictim(t, shortHandshakeTimeout))
@@ -135,8 +137,9 @@ func streamsNeverOpened(t *testing.T, v *victim) {
 	v.requireServing(t)
 }
 
-// After its close frame a peer sends no other control frames, but may send messages. What else it
-// sends affects no other pipe.
+// TestNativeCloseFrames checks that messages that a peer sends after its close frame still arrive,
+// that control frames after it are ignored, and how the pipe ends if the peer then closes, resets
+// or misuses the connection. None of this affects another pipe.
 func TestNativeCloseFrames(t *testing.T) {
 	t.Parallel()
 	inBothNativeRoles(t, closeFrames, shortCloseTimeout)
@@ -197,8 +200,8 @@ func closeFrames(t *testing.T, v *victim, open func(testing.TB) *nativeAttack) {
 	v.requireHealthy(t)
 }
 
-// Both ends close while a message is being read, and the connection ends after the peer's close
-// frame. The read fails at once.
+// TestNativeConnectionEndsWhileBothClose checks that a Read fails at once with ErrPeerLost if both
+// ends are closing and the connection ends after the peer's close frame.
 func TestNativeConnectionEndsWhileBothClose(t *testing.T) {
 	t.Parallel()
 	inBothNativeRoles(t, func(t *testing.T, v *victim, open func(testing.TB) *nativeAttack) {
@@ -216,7 +219,7 @@ func TestNativeConnectionEndsWhileBothClose(t *testing.T) {
 	}, func(o *pipe.Options) { o.CloseTimeout = time.Hour })
 }
 
-// exchangeInbound sends a message to the victim.
+// exchangeInbound sends the victim a small message and requires that its application can read it.
 func (n *nativeAttack) exchangeInbound(t testing.TB) {
 	n.message(inlineMessage("hi"))
 	in, err := n.pipe.Next(t.Context())

@@ -14,7 +14,8 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
 
-// readyBytes returns how many bytes of control frames a Read of manyPartsMessage(parts) sends.
+// readyBytes returns how many bytes of control frames the victim sends when it reads
+// manyPartsMessage(parts).
 func readyBytes(parts int) int {
 	devices := make([]device.Device, parts)
 	for i := range devices {
@@ -24,7 +25,8 @@ func readyBytes(parts int) int {
 	return len(targets) + 2*parts*len(encodeControl(native.Control{Kind: native.Ready}))
 }
 
-// waitBytes waits until the victim has sent size bytes on a stream.
+// waitBytes waits until the victim has sent size bytes on the given stream, or the connection has
+// ended, and requires that it has sent exactly that many.
 func (n *nativeAttack) waitBytes(stream uint32, size int) {
 	n.t.Helper()
 	var received int
@@ -35,8 +37,8 @@ func (n *nativeAttack) waitBytes(stream uint32, size int) {
 	require.Equal(n.t, size, received)
 }
 
-// A peer reads control frames slowly, while Reads of messages with many parts send many of them.
-// The pipe stays open.
+// TestNativeSlowControlReader checks that the pipe stays open if the peer reads control frames
+// slowly while Reads of messages with many parts send many of them.
 func TestNativeSlowControlReader(t *testing.T) {
 	v := newVictim(t)
 	n := dialNative(t, v)
@@ -64,8 +66,9 @@ func TestNativeSlowControlReader(t *testing.T) {
 	v.requireIdle(t)
 }
 
-// A peer never reads control frames. Reads block before they begin, and pending frames take bounded
-// memory.
+// TestNativeReadsBlockedByControl checks that queued control frames take bounded memory if the peer
+// never reads any: Reads that would send more of them block before they begin, and can be
+// cancelled.
 func TestNativeReadsBlockedByControl(t *testing.T) {
 	v := newVictim(t)
 	n := dialNative(t, v)
@@ -93,8 +96,9 @@ func TestNativeReadsBlockedByControl(t *testing.T) {
 	v.requireIdle(t)
 }
 
-// A writer aborts many messages while its peer reads slowly: the reasons are dropped, and the pipe
-// stays open.
+// TestNativeManyAbortsToSlowReader checks that the pipe stays open if a writer aborts thousands of
+// messages while its peer reads no control frames, and that the peer can read all of the aborts
+// later.
 func TestNativeManyAbortsToSlowReader(t *testing.T) {
 	v := newVictim(t)
 	n := dialNative(t, v)
@@ -118,8 +122,8 @@ func TestNativeManyAbortsToSlowReader(t *testing.T) {
 	v.requireIdle(t)
 }
 
-// Cancelled messages that are still queued count as in flight, which bounds a writer whose peer
-// does not read.
+// TestNativeCancelledWritesCountAsInFlight checks that cancelled messages whose bytes are still
+// queued count as in flight, so that a writer whose peer does not read is bounded.
 func TestNativeCancelledWritesCountAsInFlight(t *testing.T) {
 	v := newVictim(t)
 	n := dialNative(t, v)

@@ -11,7 +11,8 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
 
-// Without a common transport the handshake fails. TensorPipe aborts the process.
+// TestNoCommonTransport checks that the handshake fails with ErrNoTransport if the client shares no
+// transport with the victim. TensorPipe aborts the process in that case.
 func TestNoCommonTransport(t *testing.T) {
 	v := newVictim(t)
 	for name, domains := range map[string]map[string]string{
@@ -41,8 +42,8 @@ var foreignChannels = map[string]map[string]map[device.Device]string{
 	"without any device": {basic.Name: {}},
 }
 
-// Without a common channel payloads still work. A tensor is rejected by Write, and breaks the pipe
-// if the peer announces one.
+// TestNoCommonChannel checks that a pipe whose ends share no channel still carries payloads. Write
+// rejects a tensor, and a tensor that the peer announces breaks the pipe.
 func TestNoCommonChannel(t *testing.T) {
 	v := newVictim(t)
 	for name, offers := range foreignChannels {
@@ -90,7 +91,8 @@ func requireOnlyPayloads(t *testing.T, a *attack) {
 	requireBroken(t, a.pipe, "descriptor", pipe.ErrProtocol, pipe.ErrNoChannel)
 }
 
-// exchangePayload checks that an attack's pipe works in both directions.
+// exchangePayload sends a message with a small payload in each direction of the attack's pipe, and
+// requires that both arrive.
 func exchangePayload(t testing.TB, a *attack) {
 	t.Helper()
 	a.desc.frame(payloadDescriptor(2))
@@ -107,7 +109,8 @@ func exchangePayload(t testing.TB, a *attack) {
 	require.Equal(t, "well", string(a.desc.read()))
 }
 
-// A tensor is for devices without a channel, though the pipe has one for other devices.
+// TestTensorForOtherDevices checks that a peer that announces a tensor for devices that no channel
+// joins breaks its pipe with ErrProtocol and ErrNoChannel, even if other devices have a channel.
 func TestTensorForOtherDevices(t *testing.T) {
 	cpu, gpu := device.CPU(), device.Device{Kind: "cuda"}
 	pairs := map[string]wire.TensorDescriptor{

@@ -23,7 +23,8 @@ type network struct{ config *tls.Config }
 
 var overTCP network
 
-// overTLS returns a network in which both ends have the same certificate.
+// overTLS returns a network whose connections use TLS, and in which both ends have the same
+// certificate.
 func overTLS(t testing.TB) network {
 	t.Helper()
 	config, err := identity()
@@ -65,7 +66,8 @@ var identity = sync.OnceValues(func() (*tls.Config, error) {
 	}, nil
 })
 
-// scaled returns a lower number of connections for TLS, whose handshakes are expensive.
+// scaled returns n, or a quarter of it for TLS, whose handshakes are expensive. n is a number of
+// connections.
 func (over network) scaled(n int) int {
 	if over.config == nil {
 		return n
@@ -80,7 +82,8 @@ func (over network) transport() *uv.Transport {
 	return uv.New(uv.WithTLS(over.config, over.config))
 }
 
-// dial connects to an address of a victim's URL.
+// dial connects to addr, the address in a victim's URL, performs the handshake of TLS if the
+// network has it, and returns the attacker's end.
 func (over network) dial(t testing.TB, addr string) *raw {
 	t.Helper()
 	c, err := net.Dial("tcp", addr)
@@ -91,7 +94,8 @@ func (over network) dial(t testing.TB, addr string) *raw {
 	return over.ready(t, c)
 }
 
-// receive returns the attacker's end of a connection that the victim dialled.
+// receive returns the attacker's end of c, a connection that the victim has dialled, after the
+// handshake of TLS if the network has it. The result owns c.
 func (over network) receive(t testing.TB, c net.Conn) *raw {
 	t.Helper()
 	if over.config != nil {
@@ -100,7 +104,8 @@ func (over network) receive(t testing.TB, c net.Conn) *raw {
 	return over.ready(t, c)
 }
 
-// ready performs the handshake of TLS. It ignores errors, since the victim may close connections.
+// ready performs the handshake of TLS if c is a TLS connection, and returns c as an attacker's end.
+// It ignores errors of the handshake, since the victim may close connections.
 func (over network) ready(t testing.TB, c net.Conn) *raw {
 	t.Helper()
 	r := newRaw(t, c)

@@ -11,11 +11,13 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tensorpipe-go/tensorpipe/device"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/testwait"
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
 
-// inBothDialects runs f with a separate victim for each dialect, and a sibling process that must
-// not be affected.
+// inBothDialects runs f as a parallel subtest for each dialect, each with a new victim. startChild
+// starts a process with a role that opens a pipe to the victim. A sibling process also has a pipe,
+// and must not be affected by what f does.
 func inBothDialects(t *testing.T, f func(t *testing.T, v *victim, startChild func(role string) *child)) {
 	for _, dialect := range []pipe.Dialect{pipe.DialectCompatible, pipe.DialectNative} {
 		t.Run(string(dialect), func(t *testing.T) {
@@ -30,7 +32,8 @@ func inBothDialects(t *testing.T, f func(t *testing.T, v *victim, startChild fun
 	}
 }
 
-// A process is killed while it sends. It has a child that survives it.
+// TestSenderKilled checks that a Read fails with ErrPeerLost if the sending process is killed
+// before it has sent everything, although a child of that process survives.
 func TestSenderKilled(t *testing.T) {
 	inBothDialects(t, func(t *testing.T, v *victim, startChild func(string) *child) {
 		for _, role := range []string{"send payload", "send tensor"} {
@@ -48,7 +51,8 @@ func TestSenderKilled(t *testing.T) {
 	})
 }
 
-// A process is killed while this end receives its tensor.
+// TestSenderKilledWithinATensor checks that a Read no longer uses its memory after it has failed
+// because the sending process was killed within a tensor.
 func TestSenderKilledWithinATensor(t *testing.T) {
 	v := newVictim(t)
 	c := v.startChild(t, pipe.DialectNative, "send tensor")
@@ -68,8 +72,8 @@ func TestSenderKilledWithinATensor(t *testing.T) {
 	v.requireServing(t)
 }
 
-// A process is killed while it sends many small messages. Messages that arrived completely can be
-// read.
+// TestPeerKilledWhileSendingMany checks that complete messages can be read, and then Next or Read
+// fails with ErrPeerLost, if a process is killed while it sends many small messages.
 func TestPeerKilledWhileSendingMany(t *testing.T) {
 	inBothDialects(t, func(t *testing.T, v *victim, startChild func(string) *child) {
 		c := startChild("chat")
@@ -88,7 +92,8 @@ func TestPeerKilledWhileSendingMany(t *testing.T) {
 	})
 }
 
-// A process is killed before it reads a message that is being sent to it.
+// TestReceiverKilled checks that a write fails with ErrPeerLost if the receiving process is killed
+// before it has read the message.
 func TestReceiverKilled(t *testing.T) {
 	inBothDialects(t, func(t *testing.T, v *victim, startChild func(string) *child) {
 		for _, role := range []string{"send payload", "send tensor"} {
@@ -103,7 +108,8 @@ func TestReceiverKilled(t *testing.T) {
 	})
 }
 
-// A process is killed while its pipe is idle.
+// TestIdlePeerKilled checks that Next fails with ErrPeerLost if a process is killed while its pipe
+// is idle.
 func TestIdlePeerKilled(t *testing.T) {
 	inBothDialects(t, func(t *testing.T, v *victim, startChild func(string) *child) {
 		c := startChild("echo")
@@ -113,7 +119,8 @@ func TestIdlePeerKilled(t *testing.T) {
 	})
 }
 
-// A process is stopped for some time. No message is lost or changed.
+// TestPeerStopped checks that no message is lost or changed, and other pipes work, if a process is
+// stopped for some time.
 func TestPeerStopped(t *testing.T) {
 	t.Parallel()
 	const messages, pause = 40, 2 * time.Second
@@ -151,7 +158,8 @@ func TestPeerStopped(t *testing.T) {
 	})
 }
 
-// stoppedPayload returns a small, medium or large payload.
+// stoppedPayload returns the payload of message i in TestPeerStopped: small, large or medium, with
+// bytes that depend on i.
 func stoppedPayload(i int) []byte {
 	p := make([]byte, []int{100, 3 << 20, 60_000}[i%3])
 	for k := range p {
@@ -160,7 +168,8 @@ func stoppedPayload(i int) []byte {
 	return p
 }
 
-// requireHealthy exchanges a message with the child.
+// requireHealthy sends a message to the child, which must run the role "echo", and requires that it
+// comes back.
 func (c *child) requireHealthy(t testing.TB) {
 	t.Helper()
 	m := &pipe.Message{Payloads: []pipe.Payload{{Data: []byte("hello")}}}
@@ -172,11 +181,14 @@ func (c *child) requireHealthy(t testing.TB) {
 	require.Equal(t, "hello", string(a.Payloads[0]))
 }
 
-// requirePeerLost checks the error of a pipe whose peer was killed. The kernel of a killed process
-// closes connections without unread bytes in order, which must not look like a close of the pipe.
+// requirePeerLost requires that Next of p fails with ErrPeerLost, after p's peer was killed, and
+// closes p. The kernel of a killed process closes connections without unread bytes in order, which
+// must not look like an orderly close of the pipe.
 func requirePeerLost(t testing.TB, p *pipe.Pipe) {
 	t.Helper()
 	_, err := p.Next(t.Context())
 	require.ErrorIs(t, err, pipe.ErrPeerLost)
+	testwait.Finish(t, p.Done())
+	require.ErrorIs(t, p.Err(), pipe.ErrPeerLost)
 	require.NoError(t, p.Close())
 }

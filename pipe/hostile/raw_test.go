@@ -36,21 +36,22 @@ func wrapRaw(t testing.TB, c net.Conn) *raw {
 	return r
 }
 
-// CloseWrite ends the attacker's direction in order. With TLS it sends close_notify; the TCP
-// connection ends with Close.
+// CloseWrite ends the attacker's direction of the connection in order; the other direction stays
+// open. With TLS it sends the alert close_notify, and the TCP connection ends only with Close.
 func (r *raw) CloseWrite() error {
 	return r.Conn.(interface{ CloseWrite() error }).CloseWrite()
 }
 
-// send writes bytes unchanged. It ignores errors, since the victim may have closed the connection
-// at the first wrong byte.
+// send writes parts to the connection unchanged, one after the other. It ignores errors, since the
+// victim may have closed the connection at the first wrong byte.
 func (r *raw) send(parts ...[]byte) {
 	for _, p := range parts {
 		_, _ = r.Write(p)
 	}
 }
 
-// header sends the header of a frame without its body.
+// header sends the header of a frame that claims a body of size bytes, without the body. It ignores
+// errors, as send does.
 func (r *raw) header(size uint64) { r.send(binary.LittleEndian.AppendUint64(nil, size)) }
 
 func (r *raw) frame(body []byte) { r.send(appendFrame(nil, body)) }
@@ -59,7 +60,8 @@ func appendFrame(dst, body []byte) []byte {
 	return append(binary.LittleEndian.AppendUint64(dst, uint64(len(body))), body...)
 }
 
-// read returns the victim's next frame.
+// read waits for the victim's next frame and returns its body, in new memory. It fails the test if
+// there is none.
 func (r *raw) read() []byte {
 	r.t.Helper()
 	var header [8]byte
@@ -71,20 +73,22 @@ func (r *raw) read() []byte {
 	return body
 }
 
-// waitClosed discards what the victim sends until it closes the connection.
+// waitClosed reads and drops the victim's bytes until the victim closes the connection. It fails
+// the test if that takes too long.
 func (r *raw) waitClosed() {
 	r.t.Helper()
 	_, err := io.Copy(io.Discard, r)
 	require.False(r.t, errors.Is(err, os.ErrDeadlineExceeded), "the victim keeps the connection open")
 }
 
-// reset closes the connection with a TCP reset: the victim gets ECONNRESET.
+// reset closes the connection with a TCP reset, so that the victim's calls fail with ECONNRESET.
 func (r *raw) reset() {
 	_ = r.tcp.SetLinger(0) // the victim may have reset it first
 	r.tcp.Close()
 }
 
-// closeTCP closes the TCP connection in order, but TLS without close_notify.
+// closeTCP closes the TCP connection in order, but with TLS does not send the alert close_notify
+// first.
 func (r *raw) closeTCP() { r.tcp.Close() }
 
 func (r *raw) local() string { return r.LocalAddr().String() }

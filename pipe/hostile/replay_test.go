@@ -38,7 +38,8 @@ const (
 	recordedBasicID = 0xb1b2b3b4b5b6b7b8
 )
 
-// clientEvents returns what a C++ client sent.
+// clientEvents returns what a recorded C++ client has sent, with recordedReplyID and
+// recordedBasicID as the ids of its further connections.
 func clientEvents(t testing.TB) []event {
 	return events(t, capture.ToServer, map[int][]byte{
 		1: request(recordedReplyID),
@@ -46,13 +47,16 @@ func clientEvents(t testing.TB) []event {
 	})
 }
 
-// listenerEvents returns what a C++ listener sent, with addr as its address.
+// listenerEvents returns what a recorded C++ listener has sent, but with a new answer in which addr
+// is its address.
 func listenerEvents(t testing.TB, addr string) []event {
 	answer := goodAnswer(addr)
 	return events(t, capture.ToClient, map[int][]byte{0: answer.Append(nil)})
 }
 
-// events returns one end's part of the recording. first replaces the first frames of connections.
+// events returns what one end of the recording has sent, dir being the direction. The first frame
+// of a connection whose number is in first is replaced by the frame from there. events removes the
+// used entries from first.
 func events(t testing.TB, dir capture.Direction, first map[int][]byte) []event {
 	t.Helper()
 	c, err := capture.Load("../../internal/wire/testdata/basic.json")
@@ -75,7 +79,8 @@ func events(t testing.TB, dir capture.Direction, first map[int][]byte) []event {
 // mutation is one change of a recording: the operation, the event to change and where in it.
 type mutation struct{ op, event, offset, value byte }
 
-// mutate applies mutations in order.
+// mutate applies mutations to events, one after the other, and returns the result. It may change
+// events itself.
 func mutate(events []event, mutations []mutation) []event {
 	for _, m := range mutations {
 		if len(events) > 0 {
@@ -122,7 +127,8 @@ func (m mutation) apply(events []event) []event {
 	return events
 }
 
-// mutations decodes mutations from the bytes of a fuzzer.
+// mutations decodes the bytes of a fuzzer, four for each mutation, and returns at most 20
+// mutations. It ignores incomplete ones.
 func mutations(program []byte) []mutation {
 	var out []mutation
 	for p := range slices.Chunk(program, 4) {
@@ -142,7 +148,7 @@ type replayer struct {
 	open        func(conn int) (net.Conn, error) // may change later events
 }
 
-// newFastReplayer returns a replayer with a short timeout.
+// newFastReplayer returns a replayer that waits for bytes of the victim for replayTimeout only.
 func newFastReplayer(t testing.TB) *replayer {
 	return &replayer{t: t, wait: replayTimeout, beforeClose: func() {}, conns: map[int]*raw{}}
 }
@@ -180,7 +186,8 @@ func (p *replayer) conn(i int) *raw {
 	return p.conns[i]
 }
 
-// readSome returns the bytes that the victim sends within a time, possibly none.
+// readSome blocks until the victim has sent something, but not longer than wait, and returns up to
+// 4 KiB of that in new memory. It returns no bytes after an error or the time limit.
 func (r *raw) readSome(wait time.Duration) []byte {
 	var buf [4 << 10]byte
 	_ = r.SetReadDeadline(time.Now().Add(wait))
@@ -188,13 +195,15 @@ func (r *raw) readSome(wait time.Duration) []byte {
 	return buf[:n]
 }
 
-// drain reads until the victim closes the connection or sends nothing for a time.
+// drain reads and drops the victim's bytes, until the victim closes the connection or sends nothing
+// for a duration of wait.
 func (r *raw) drain(wait time.Duration) {
 	for len(r.readSome(wait)) > 0 {
 	}
 }
 
-// attackAsClient replays a mutated client against the victim's listener.
+// attackAsClient replays mutated, the events of a client, against the victim's listener. It
+// replaces the recorded ids in mutated by those of the victim's answer.
 func (v *victim) attackAsClient(p *replayer, mutated []event) {
 	p.open = func(conn int) (net.Conn, error) {
 		if first := p.conns[0]; conn > 0 && first != nil && len(p.conns) == 1 {
@@ -205,7 +214,8 @@ func (v *victim) attackAsClient(p *replayer, mutated []event) {
 	p.replay(mutated)
 }
 
-// insertIDs replaces the recorded ids by those of an answer, if frame is one.
+// insertIDs replaces, in events, the recorded ids of the further connections by those of the
+// victim's answer in frame. If frame is no valid answer it does nothing.
 func insertIDs(events []event, frame []byte) {
 	answer, err := wire.DecodeBrochureAnswer(frame[min(8, len(frame)):], wire.Limits{})
 	if err != nil {
@@ -223,7 +233,9 @@ func insertIDs(events []event, frame []byte) {
 	}
 }
 
-// attackAsListener replays a mutated listener that the victim dials.
+// attackAsListener makes the victim dial a new listener, and replays the recorded events of a
+// listener, as change returns them, to it. If the victim's Dial succeeds, the application a serves
+// that pipe.
 func (v *victim) attackAsListener(p *replayer, a *application, change func([]event) []event) {
 	l := newRogueListener(p.t)
 	defer l.Close()
@@ -277,7 +289,8 @@ func (a *application) serve(p *pipe.Pipe) {
 	<-op.Done()
 }
 
-// run serves pipes until the listener is closed.
+// run accepts pipes of l and serves each on a goroutine of its own, until the listener or the
+// application's context ends.
 func (a *application) run(l *pipe.Listener) {
 	for {
 		p, err := l.Accept(a.ctx)
@@ -288,7 +301,8 @@ func (a *application) run(l *pipe.Listener) {
 	}
 }
 
-// newServingVictim returns a victim with an application that serves all its pipes.
+// newServingVictim returns a victim with short timeouts, and an application that serves all pipes
+// that the victim accepts until the end of the test.
 func newServingVictim(t testing.TB) (*victim, *application) {
 	t.Helper()
 	v := newVictim(t, shortHandshakeTimeout, shortCloseTimeout)

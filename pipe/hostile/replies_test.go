@@ -15,7 +15,8 @@ func replyOf(devices ...device.Device) []byte {
 	return r.Append(nil)
 }
 
-// twoOpenTargets returns a message with two tensors without target devices.
+// twoOpenTargets returns a message with three tensors, the first and the last of which have no
+// target device.
 func twoOpenTargets() *pipe.Message {
 	tensor := pipe.Tensor{Buffer: device.Bytes([]byte("tensor"))}
 	named := tensor
@@ -52,7 +53,8 @@ func TestBadReplies(t *testing.T) {
 	})
 }
 
-// A reply arrives before any message, or for one whose tensors all have target devices.
+// TestUnexpectedReply checks that a reply that arrives before any message, or for a message whose
+// tensors all have target devices, breaks the pipe with ErrProtocol.
 func TestUnexpectedReply(t *testing.T) {
 	inBothRoles(t, func(t *testing.T, v *victim, open func(testing.TB) *attack) {
 		t.Run("to nothing", func(t *testing.T) {
@@ -73,7 +75,8 @@ func TestUnexpectedReply(t *testing.T) {
 	})
 }
 
-// A peer that never replies blocks only its own pipe. Cancelling or closing ends the wait.
+// TestReplyWithheld checks that a peer that never replies blocks only its own pipe, and that
+// cancelling the write or closing the pipe ends the wait.
 func TestReplyWithheld(t *testing.T) {
 	t.Parallel()
 	inBothRoles(t, func(t *testing.T, v *victim, open func(testing.TB) *attack) {

@@ -24,9 +24,9 @@ import (
 // childGuesses is the environment variable with the ids that a child tries.
 const childGuesses = "HOSTILE_GUESSES"
 
-// Shared memory rejects other users. Another process of the same user can find the listener, whose
-// name is not secret, but does not know the ids of the handshake. With other ids its connections
-// are rejected without another effect.
+// TestGuessedIDOverSharedMemory checks that another process of the same user, which can find the
+// listener of shared memory but does not know the ids of a handshake, is rejected for every guessed
+// id, and that the handshake then succeeds.
 func TestGuessedIDOverSharedMemory(t *testing.T) {
 	s := newSHMHandshake(t)
 	ids := s.answer.TransportRegistrationIDs
@@ -91,7 +91,8 @@ func newSHMHandshake(t *testing.T) *shmHandshake {
 	return s
 }
 
-// dialRaw opens a connection to the victim with an id.
+// dialRaw opens a connection to the victim over shared memory, sends id as its registration id, and
+// returns the connection, which is closed at the end of the test.
 func (s *shmHandshake) dialRaw(t *testing.T, id uint64) transport.Conn {
 	t.Helper()
 	c, err := s.tr.Dial(t.Context(), s.answer.Address)
@@ -101,7 +102,8 @@ func (s *shmHandshake) dialRaw(t *testing.T, id uint64) transport.Conn {
 	return c
 }
 
-// guess makes another process try ids, and checks at both ends that each was rejected.
+// guess starts another process that opens a connection for each of ids, and requires that the
+// process finds each one closed and that the victim logs each rejection.
 func (s *shmHandshake) guess(t *testing.T, ids []uint64) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), testTimeout) // an accepted connection would block
@@ -118,7 +120,9 @@ func (s *shmHandshake) guess(t *testing.T, ids []uint64) {
 	}, "a record of each guess")
 }
 
-// tryGuesses is the role of guess's child.
+// tryGuesses is the main function of the process that guess starts: it opens a connection with each
+// id from the environment, one after the other, and returns an error unless the victim closes each
+// of them.
 func tryGuesses() error {
 	for text := range strings.FieldsSeq(os.Getenv(childGuesses)) {
 		id, err := strconv.ParseUint(text, 10, 64)

@@ -69,7 +69,8 @@ var stallErrors = map[string]string{
 	"no channel connection": "the other connections",
 }
 
-// sendSlowly sends p so slowly that a handshake with a short timeout fails before the end.
+// sendSlowly sends p byte by byte, with pauses, so that a handshake with a short timeout fails
+// before the end. It returns when a write fails.
 func (r *raw) sendSlowly(p []byte) {
 	tick := time.NewTicker(handshakeTimeout / 50)
 	defer tick.Stop()
@@ -81,7 +82,8 @@ func (r *raw) sendSlowly(p []byte) {
 	}
 }
 
-// A handshake that is not complete in time fails, and its slot becomes free.
+// TestSlowClient checks that the handshake of a client that is not complete in time fails, and that
+// its slot becomes free.
 func TestSlowClient(t *testing.T) {
 	t.Parallel()
 	slowClient(t, newVictim(t, shortHandshakeTimeout))
@@ -105,7 +107,8 @@ func slowClient(t *testing.T, v *victim) {
 	v.requireServing(t)
 }
 
-// The victim dials, and the answer does not arrive in time.
+// TestSlowListener checks that the victim's Dial fails with a timeout if the listener's answer does
+// not arrive in time.
 func TestSlowListener(t *testing.T) {
 	t.Parallel()
 	slowListener(t, newVictim(t, shortHandshakeTimeout))
@@ -145,7 +148,8 @@ func slowListener(t *testing.T, v *victim) {
 	v.requireServing(t)
 }
 
-// The victim's Dial is cancelled before the answer arrives.
+// TestSlowListenerCancelled checks that the victim's Dial can be cancelled before the answer
+// arrives, and then closes its connection.
 func TestSlowListenerCancelled(t *testing.T) {
 	v := newVictim(t)
 	l := newRogueListener(t)
@@ -162,8 +166,8 @@ func TestSlowListenerCancelled(t *testing.T) {
 	v.requireIdle(t)
 }
 
-// A peer that stops between two messages, or within one, blocks only its own pipe. The blocked call
-// can be cancelled.
+// TestSlowPipe checks that a peer that stops sending before a tensor or within a part blocks only
+// its own pipe, and that the blocked Read can be cancelled.
 func TestSlowPipe(t *testing.T) {
 	t.Parallel()
 	inBothRoles(t, func(t *testing.T, v *victim, open func(testing.TB) *attack) {

@@ -17,7 +17,8 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/uv"
 )
 
-// clientHello returns the first record of an honest client.
+// clientHello returns the first TLS record that an honest client sends, its ClientHello, header
+// included.
 func clientHello(t testing.TB) []byte {
 	t.Helper()
 	near, far := net.Pipe()
@@ -49,7 +50,8 @@ func (c *silentAfterFirst) Write(p []byte) (int, error) {
 	return c.Conn.Write(p)
 }
 
-// A TLS handshake that is not complete in time fails, and blocks no other connection.
+// TestTLSNeverFinished checks that a TLS handshake that a client does not complete in time fails,
+// and that it blocks no other connection.
 func TestTLSNeverFinished(t *testing.T) {
 	t.Parallel()
 	v := overTLS(t).newVictim(t)
@@ -80,7 +82,8 @@ func TestTLSNeverFinished(t *testing.T) {
 	v.requireServing(t)
 }
 
-// The same with a victim that dials.
+// TestTLSNeverFinishedByListener checks that the victim's Dial fails with ErrHandshakeTimeout if
+// the listener does not complete the TLS handshake in time, and that this blocks no other pipe.
 func TestTLSNeverFinishedByListener(t *testing.T) {
 	t.Parallel()
 	v := overTLS(t).newVictim(t, shortHandshakeTimeout)
@@ -112,7 +115,8 @@ func TestTLSNeverFinishedByListener(t *testing.T) {
 	v.requireServing(t)
 }
 
-// A peer that does not speak TLS is rejected at once, as a client and as a listener.
+// TestTLSMismatch checks that a peer that does not speak TLS is rejected at once, as a client and
+// as a listener, with ErrTLSMismatch where its bytes show that.
 func TestTLSMismatch(t *testing.T) {
 	t.Parallel()
 	v := overTLS(t).newVictim(t)
@@ -157,7 +161,8 @@ func TestTLSMismatch(t *testing.T) {
 	v.requireServing(t)
 }
 
-// An attacker that ends the TCP connection must not be able to feign an orderly end.
+// TestTLSTruncation checks that a pipe fails with ErrPeerLost if its TCP connection ends without
+// the end of TLS, so that an attacker cannot feign an orderly end.
 func TestTLSTruncation(t *testing.T) {
 	t.Parallel()
 	t.Run("compatible", func(t *testing.T) {
@@ -223,7 +228,8 @@ func nativeTruncation(t *testing.T, v *victim, open func(testing.TB) *nativeAtta
 	}
 }
 
-// Records were modified on their way, or forged.
+// TestTLSForgedRecords checks that a TLS record that was modified on its way, or forged, breaks the
+// pipe with ErrProtocol.
 func TestTLSForgedRecords(t *testing.T) {
 	t.Parallel()
 	forgeries := map[string][]byte{

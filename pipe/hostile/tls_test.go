@@ -6,7 +6,8 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
 
-// The attacks of other tests on compatible pipes, over TLS.
+// TestTLSOpenPipes runs attacks of other tests on open pipes of the compatible dialect over TLS,
+// with the same checks.
 func TestTLSOpenPipes(t *testing.T) {
 	t.Parallel()
 	patiently, hastily := []func(*pipe.Options){}, []func(*pipe.Options){shortCloseTimeout}
@@ -31,7 +32,8 @@ func TestTLSOpenPipes(t *testing.T) {
 	}
 }
 
-// The attacks of other tests on native pipes, over TLS.
+// TestTLSNativePipes runs attacks of other tests on open pipes of the native dialect over TLS, with
+// the same checks.
 func TestTLSNativePipes(t *testing.T) {
 	t.Parallel()
 	for name, attack := range map[string]func(t *testing.T, v *victim, open func(testing.TB) *nativeAttack){
@@ -58,7 +60,8 @@ func TestTLSNativePipes(t *testing.T) {
 	})
 }
 
-// The attacks of other tests on the pipe's handshake, after that of TLS.
+// TestTLSOpening runs attacks of other tests on the handshake of a pipe over TLS, after the
+// handshake of TLS, with the same checks.
 func TestTLSOpening(t *testing.T) {
 	t.Parallel()
 	for name, attack := range map[string]func(t *testing.T, v *victim){
@@ -82,7 +85,8 @@ func TestTLSConnectionFlood(t *testing.T) {
 	connectionFlood(t, overTLS(t))
 }
 
-// The memory that a peer can make this end allocate.
+// TestTLSMemory checks over TLS what other tests check over TCP: how much memory a peer can make
+// this end allocate with claims and floods.
 func TestTLSMemory(t *testing.T) {
 	over := overTLS(t)
 	t.Run("handshake claims", func(t *testing.T) { memoryOfHandshakeClaims(t, over) })

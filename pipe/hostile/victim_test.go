@@ -38,8 +38,8 @@ type victim struct {
 	rounds      int
 }
 
-// newVictim returns a context that listens, with its healthy pipe. Both contexts are closed at the
-// end of the test.
+// newVictim returns a victim over TCP: a context under attack, which listens and has a healthy pipe
+// to an honest peer. adjust changes its options. It is closed at the end of the test.
 func newVictim(t testing.TB, adjust ...func(*pipe.Options)) *victim {
 	t.Helper()
 	return overTCP.newVictim(t, adjust...)
@@ -76,10 +76,11 @@ func (over network) options(name string) pipe.Options {
 	}
 }
 
-// shortHandshakeTimeout is an option for victims whose handshakes are expected to time out.
+// shortHandshakeTimeout sets a short HandshakeTimeout, for victims whose handshakes are expected to
+// time out.
 func shortHandshakeTimeout(o *pipe.Options) { o.HandshakeTimeout = handshakeTimeout }
 
-// shortCloseTimeout is an option for victims whose peers never close.
+// shortCloseTimeout sets a short CloseTimeout, for victims whose peers never close.
 func shortCloseTimeout(o *pipe.Options) { o.CloseTimeout = shortTimeout }
 
 func newContext(t testing.TB, o pipe.Options) *pipe.Context {
@@ -90,8 +91,9 @@ func newContext(t testing.TB, o pipe.Options) *pipe.Context {
 	return c
 }
 
-// connectHonest opens a pipe from an honest context to the victim. It retries, since on a busy
-// machine the victim's handshake may time out.
+// connectHonest opens a pipe from the context honest to the victim, writes a first message, and
+// returns honest's end. It tries again after a failure, since on a busy machine the victim's
+// handshake may time out.
 func (v *victim) connectHonest(t testing.TB, honest *pipe.Context) *pipe.Pipe {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
@@ -110,7 +112,8 @@ func (v *victim) connectHonest(t testing.TB, honest *pipe.Context) *pipe.Pipe {
 
 func (v *victim) url() string { return v.listener.URLs()[0] }
 
-// accept returns the next pipe of an honest peer.
+// accept returns the victim's end of the next pipe that connectHonest has opened, after it has read
+// the first message. It skips pipes that have failed before.
 func (v *victim) accept(t testing.TB) *pipe.Pipe {
 	t.Helper()
 	for {
@@ -125,7 +128,8 @@ func (v *victim) accept(t testing.TB) *pipe.Pipe {
 	}
 }
 
-// requireHealthy exchanges messages over the healthy pipe.
+// requireHealthy sends a message in each direction of the victim's healthy pipe, and requires that
+// both arrive unchanged.
 func (v *victim) requireHealthy(t testing.TB) {
 	t.Helper()
 	v.rounds++
@@ -144,7 +148,8 @@ func (v *victim) requireHealthy(t testing.TB) {
 	}
 }
 
-// requireServing opens and closes a new pipe to the victim.
+// requireServing requires that an honest peer can open a new pipe to the victim and close it in
+// order, and that the healthy pipe works.
 func (v *victim) requireServing(t testing.TB) {
 	t.Helper()
 	peerEnd := v.connectHonest(t, newContext(t, v.over.options("newcomer")))
@@ -158,8 +163,8 @@ func (v *victim) requireServing(t testing.TB) {
 	v.requireHealthy(t)
 }
 
-// requireIdle waits until no handshake is in progress and only the healthy pipe is open, and uses
-// that.
+// requireIdle waits until the victim has no handshake in progress and no pipe but the healthy one,
+// and requires that this pipe works.
 func (v *victim) requireIdle(t testing.TB) {
 	t.Helper()
 	v.waitIdle(t)
@@ -174,13 +179,14 @@ func (v *victim) waitIdle(t testing.TB) {
 	}, "handshakes and pipes of attackers must end")
 }
 
-// waitFor polls a condition that causes no event.
+// waitFor calls condition every millisecond until it returns true, and fails the test, with the
+// text what, if that takes too long. It is for conditions that cause no event.
 func waitFor(t testing.TB, condition func() bool, what string) {
 	t.Helper()
 	require.Eventually(t, condition, testTimeout, time.Millisecond, what)
 }
 
-// cancelled returns a cancelled context.
+// cancelled returns a context that is already cancelled.
 func cancelled(t testing.TB) context.Context {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -200,7 +206,8 @@ func (c *doneHook) Done() <-chan struct{} {
 	return c.Context.Done()
 }
 
-// message returns a message with a payload and two tensors, one of which has no target device.
+// message returns a new message whose bytes depend on seed. It has a payload and two tensors, the
+// second of which has no target device.
 func message(seed int) *pipe.Message {
 	return &pipe.Message{
 		Metadata: []byte("healthy"),
@@ -212,8 +219,9 @@ func message(seed int) *pipe.Message {
 	}
 }
 
-// requireBroken checks that a pipe of the victim has failed for these reasons, and that the error
-// names the peer and the connection.
+// requireBroken discards the messages of p, an end of the victim, and requires that p has failed:
+// the errors of Next, Err and Write match reasons and name the peer and the connection conn. Then
+// it closes p.
 func requireBroken(t testing.TB, p *pipe.Pipe, conn string, reasons ...error) {
 	t.Helper()
 	drop(t, p)
@@ -231,7 +239,7 @@ func requireBroken(t testing.TB, p *pipe.Pipe, conn string, reasons ...error) {
 	require.NoError(t, p.Close(), "closing a broken pipe")
 }
 
-// drop discards the messages before the end of a pipe.
+// drop discards the messages of p until Next fails, because the pipe has ended.
 func drop(t testing.TB, p *pipe.Pipe) {
 	t.Helper()
 	for {
@@ -243,7 +251,8 @@ func drop(t testing.TB, p *pipe.Pipe) {
 	}
 }
 
-// requireError checks the reasons of an error, and that it names the peer and the connection.
+// requireError requires that err is a *pipe.Error that matches reasons, has the peer's address, and
+// has conn as the name of its connection.
 func requireError(t testing.TB, err error, conn string, reasons ...error) {
 	t.Helper()
 	require.Error(t, err)
@@ -270,10 +279,11 @@ type record struct {
 
 func (r *logRecorder) logger() *slog.Logger { return slog.New(r) }
 
-// Enabled implements slog.Handler.
+// Enabled returns true: r handles records of every level. It implements slog.Handler.
 func (r *logRecorder) Enabled(context.Context, slog.Level) bool { return true }
 
-// Handle implements slog.Handler.
+// Handle appends the peer and the error among the attributes of line to r's records, and returns
+// nil. It implements slog.Handler.
 func (r *logRecorder) Handle(_ context.Context, line slog.Record) error {
 	var rec record
 	line.Attrs(func(a slog.Attr) bool {
@@ -291,21 +301,24 @@ func (r *logRecorder) Handle(_ context.Context, line slog.Record) error {
 	return nil
 }
 
-// WithAttrs implements slog.Handler. It is not used.
+// WithAttrs returns r itself and ignores the attributes, which no test uses. It implements
+// slog.Handler.
 func (r *logRecorder) WithAttrs([]slog.Attr) slog.Handler { return r }
 
-// WithGroup implements slog.Handler. It is not used.
+// WithGroup returns r itself and ignores the name, which no test uses. It implements slog.Handler.
 func (r *logRecorder) WithGroup(string) slog.Handler { return r }
 
-// find returns the records that match.
+// find returns, in a new slice, the records for which match returns true, in order. match is called
+// with r's lock held.
 func (r *logRecorder) find(match func(record) bool) []record {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return slices.DeleteFunc(slices.Clone(r.records), func(rec record) bool { return !match(rec) })
 }
 
-// requireRejected waits for the record of a failed handshake with that peer, checks its reasons and
-// returns its error.
+// requireRejected waits for the record of a failed handshake with the given peer address, requires
+// that its error matches reasons, and returns that error. If there are several records it takes the
+// last.
 func (r *logRecorder) requireRejected(t testing.TB, peer string, reasons ...error) error {
 	t.Helper()
 	var found []record
@@ -320,7 +333,7 @@ func (r *logRecorder) requireRejected(t testing.TB, peer string, reasons ...erro
 	return last
 }
 
-// count returns the number of records with that reason.
+// count returns the number of records whose error matches reason.
 func (r *logRecorder) count(reason error) int {
 	return len(r.find(func(rec record) bool { return errors.Is(rec.err, reason) }))
 }

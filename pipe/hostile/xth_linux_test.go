@@ -13,13 +13,15 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
 
-// withXTH is an option for victims that believe that the attacker is in their own process: the
-// descriptor cannot be verified.
+// withXTH adds the channel xth to o, as the best one. The victim then believes that the attacker is
+// in its own process, because the channel's descriptor cannot be verified.
 func withXTH(o *pipe.Options) {
 	o.Channels = append(o.Channels, pipe.ChannelEntry{Name: xth.Name, Priority: 1300, Factory: xth.New()})
 }
 
-// dialWithXTH opens an attack with both connections of the channel.
+// dialWithXTH opens a pipe to the victim as a client that uses the channel xth, and returns it as
+// an attack with both connections of the channel: one for the sender's announcements, and one for
+// the receiver's completions.
 func dialWithXTH(t testing.TB, v *victim) (a *attack, announcements, completions *raw) {
 	t.Helper()
 	b := goodBrochure()
@@ -36,8 +38,9 @@ func dialWithXTH(t testing.TB, v *victim) (a *attack, announcements, completions
 	return a, announcements, completions
 }
 
-// In this channel a tensor is an address of the peer's memory, which the receiver reads. The
-// receiver must not read an address that an attacker chooses.
+// TestForgedAddresses checks that the victim does not read memory at an address that an attacker
+// announces. In the channel xth a tensor is sent as an address of the sender's memory, in the same
+// process; a forged one breaks the pipe with ErrProtocol.
 func TestForgedAddresses(t *testing.T) {
 	v := newVictim(t, withXTH)
 	secret := []byte("a secret of this process")
@@ -65,7 +68,8 @@ func TestForgedAddresses(t *testing.T) {
 	v.requireServing(t)
 }
 
-// The completions for which a sender waits are forged or malformed.
+// TestForgedCompletions checks that forged or malformed completions, the frames with which a
+// receiver of the channel xth releases a tensor, break the pipe with ErrProtocol.
 func TestForgedCompletions(t *testing.T) {
 	v := newVictim(t, withXTH)
 	for name, frame := range map[string][]byte{
@@ -86,7 +90,8 @@ func TestForgedCompletions(t *testing.T) {
 	v.requireServing(t)
 }
 
-// A receiver that never completes a transfer blocks the sender, which can be cancelled.
+// TestCompletionWithheld checks that a receiver that never completes a transfer of the channel xth
+// blocks only the sender, whose write can be cancelled.
 func TestCompletionWithheld(t *testing.T) {
 	v := newVictim(t, withXTH)
 	a, announcements, _ := dialWithXTH(t, v)

@@ -31,8 +31,8 @@ type child struct {
 	output *bufio.Reader
 }
 
-// startChild starts this test binary as a child with these arguments, see childMain. It is killed
-// at the end of the test.
+// startChild starts this test binary as a child process with attr. childArgs selects the child's
+// main function and has its arguments, see childMain. The child is killed at the end of the test.
 func startChild(t *testing.T, childArgs string, attr *syscall.SysProcAttr) *child {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), binary(t))
@@ -53,7 +53,8 @@ func startChild(t *testing.T, childArgs string, attr *syscall.SysProcAttr) *chil
 	return &child{t, cmd, in, bufio.NewReader(out)}
 }
 
-// line returns the next line that the child prints.
+// line blocks until the child has printed a line and returns it without the line break. It fails
+// the test if the output ends first.
 func (c *child) line() string {
 	c.t.Helper()
 	line, err := c.output.ReadString('\n')
@@ -61,7 +62,8 @@ func (c *child) line() string {
 	return strings.TrimSuffix(line, "\n")
 }
 
-// plan returns the plan that the child prints.
+// plan returns the text of the pipe's plan at the child, which the child prints as its next line,
+// quoted.
 func (c *child) plan() string {
 	c.t.Helper()
 	text, err := strconv.Unquote(c.line())
@@ -85,7 +87,9 @@ func (m childSpec) childArgs(url string) string {
 	return strings.Join([]string{string(m.dialect), url, m.restriction, m.role}, " ")
 }
 
-// connect starts a child and returns the parent's pipe to it, or the error of the handshake.
+// connect starts a child with the role and restriction of m, opens a pipe between this process and
+// the child, and returns the child and this end of the pipe. The child listens if m.listens is
+// true, and dials otherwise. The error is that of Dial or Accept in this process.
 func connect(t *testing.T, m childSpec) (*child, *pipe.Pipe, error) {
 	t.Helper()
 	c, err := newContext(pipe.Options{Name: "parent", Dialect: m.dialect, Policy: m.policy}, cma.New(cma.Options{}))
@@ -105,7 +109,8 @@ func connect(t *testing.T, m childSpec) (*child, *pipe.Pipe, error) {
 	return kid, p, err
 }
 
-// mustConnect is connect for handshakes that must succeed.
+// mustConnect starts a child with the role and restriction of m and opens a pipe to it, as connect
+// does. It fails the test if the pipe cannot be opened.
 func mustConnect(t *testing.T, m childSpec) (*child, *pipe.Pipe) {
 	t.Helper()
 	kid, p, err := connect(t, m)
@@ -113,14 +118,16 @@ func mustConnect(t *testing.T, m childSpec) (*child, *pipe.Pipe) {
 	return kid, p
 }
 
-// restoreDumpable makes this process dumpable again. Starting a process as another user makes it
-// undumpable: between fork and exec both share their memory.
+// restoreDumpable makes this process dumpable, so that other processes can read its memory.
+// Starting a process as another user makes this process undumpable, because both share their memory
+// between fork and exec.
 func restoreDumpable(t *testing.T) {
 	t.Helper()
 	require.NoError(t, unix.Prctl(unix.PR_SET_DUMPABLE, 1, 0, 0, 0))
 }
 
-// binary returns the path of a copy of this test binary that every user can execute.
+// binary returns the path of this test binary or, if this process is root, of a temporary copy that
+// every user can execute.
 func binary(t *testing.T) string {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -142,8 +149,9 @@ func binary(t *testing.T) string {
 	return path
 }
 
-// withoutRights reports whether this process runs as a user that may not read processes of other
-// users. As root it runs the calling test in such a subprocess and returns false.
+// withoutRights reports whether this process has no rights to read processes of other users. As
+// root it reports false, after it has run the calling test in a subprocess of an unprivileged user
+// and required that it passes there; the caller must then return.
 func withoutRights(t *testing.T) bool {
 	t.Helper()
 	if os.Geteuid() != 0 {

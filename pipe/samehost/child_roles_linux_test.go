@@ -17,7 +17,8 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/uv"
 )
 
-// newContext returns the same context in all processes: cma has a higher priority than basic.
+// newContext returns a context with o, the transport uv and the channels cma, from f, and basic, of
+// which cma has the higher priority. Parent and child both use it.
 func newContext(o pipe.Options, f *cma.Factory) (*pipe.Context, error) {
 	o.Transports = []pipe.TransportEntry{{Name: "uv", Transport: uv.New()}}
 	o.Channels = []pipe.ChannelEntry{
@@ -30,9 +31,10 @@ func newContext(o pipe.Options, f *cma.Factory) (*pipe.Context, error) {
 // routeChild is the first argument of a child that uses one of routes.
 const routeChild = "on"
 
-// runChild is the main function of a child. Its arguments are the dialect, the address to dial or
-// "listen", a key of restrictions, and a key of roles. With the prefix "late-" the restriction is
-// applied after the channel has checked whether it is viable.
+// runChild is the main function of a child: it applies a restriction to its process, opens a pipe
+// to the parent and runs a role on it. childArgs are the dialect, the address to dial or "listen",
+// a key of restrictions, and a key of roles. With the prefix "late-" the restriction is applied
+// after the channel cma has checked whether it works.
 func runChild(childArgs string) error {
 	if on, ok := strings.CutPrefix(childArgs, routeChild+" "); ok {
 		return runRouteChild(strings.Split(on, " "))
@@ -67,7 +69,8 @@ func runChild(childArgs string) error {
 	return err
 }
 
-// connectParent dials the parent, or listens, prints the address and accepts.
+// connectParent opens the child's pipe to the parent: it dials url or, if url is "listen", listens,
+// prints its address and accepts a pipe.
 func connectParent(c *pipe.Context, url string) (*pipe.Pipe, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
@@ -96,7 +99,8 @@ var roles = map[string]func(p *pipe.Pipe) error{
 	"read-after-ENOMEM": readAfterFilter(unix.ENOMEM),
 }
 
-// echo sends back each message, except those that the sender aborts.
+// echo sends back the tensors of each message, without metadata and payloads, until Next, Read or
+// Write fails, and returns that error. It skips messages that the sender aborts.
 func echo(p *pipe.Pipe) error {
 	for {
 		in, err := p.Next(context.Background())
@@ -122,7 +126,7 @@ func echo(p *pipe.Pipe) error {
 // hugeSize is the size of a tensor that takes some time to copy.
 const hugeSize = 32 << 20
 
-// source sends tensors until that fails.
+// source sends messages with one huge tensor until Write fails, and returns the error.
 func source(p *pipe.Pipe) error {
 	m := &pipe.Message{Tensors: []pipe.Tensor{{Buffer: device.Bytes(make([]byte, hugeSize))}}}
 	for {
@@ -132,7 +136,8 @@ func source(p *pipe.Pipe) error {
 	}
 }
 
-// sink reads messages until that fails.
+// sink reads messages, all into the same memory, until Next or Read fails, and returns the error.
+// All messages must have parts of equal sizes.
 func sink(p *pipe.Pipe) error {
 	var a pipe.Allocation
 	for {

@@ -15,7 +15,8 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
 
-// inAllVariants runs f for each dialect and each role of the child.
+// inAllVariants runs f as a subtest for each dialect and with the child listening and dialling. m
+// describes a child that has no restriction and echoes messages.
 func inAllVariants(t *testing.T, f func(t *testing.T, m childSpec)) {
 	for _, c := range variants(0) {
 		t.Run(string(c.dialect)+"/"+c.child(), func(t *testing.T) {
@@ -24,7 +25,8 @@ func inAllVariants(t *testing.T, f func(t *testing.T, m childSpec)) {
 	}
 }
 
-// requireChannel checks which channel a pipe uses, and exchanges tensors over it.
+// requireChannel requires that p uses the channel want between host memory, and that the peer
+// echoes small and large tensors over it.
 func requireChannel(t *testing.T, p *pipe.Pipe, want string) {
 	t.Helper()
 	got, _ := p.Plan().Channel(device.CPU(), device.CPU())
@@ -45,7 +47,8 @@ func roundTrip(t *testing.T, p *pipe.Pipe, data []byte) {
 	require.True(t, bytes.Equal(data, got))
 }
 
-// Two processes copy from each other's memory.
+// TestDirectCopy checks that two processes without restrictions copy tensors from each other's
+// memory with the channel cma.
 func TestDirectCopy(t *testing.T) {
 	inAllVariants(t, func(t *testing.T, m childSpec) {
 		kid, p := mustConnect(t, m)
@@ -54,8 +57,9 @@ func TestDirectCopy(t *testing.T) {
 	})
 }
 
-// requireDenied checks that the next channel is used, that the plans of both ends give the reason,
-// and that a policy which requires cma fails with it.
+// requireDenied requires that a pipe to the child of m uses the channel basic, because cma does not
+// work for reason, and that the plans of both ends have that reason. If the child listens, it also
+// requires that Dial with a policy that requires cma fails with the reason.
 func requireDenied(t *testing.T, m childSpec, reason string) {
 	t.Helper()
 	kid, p := mustConnect(t, m)
@@ -73,8 +77,9 @@ func requireDenied(t *testing.T, m childSpec, reason string) {
 	}
 }
 
-// The memory of an undumpable process cannot be read by unprivileged users. Either the process
-// finds this out before it offers cma, or the probe does.
+// TestNotDumpable checks that between processes without privileges, of which one is not dumpable, a
+// pipe does not use cma, and the plans have the reason. Either the undumpable process finds out
+// before it offers cma, or the probe fails.
 func TestNotDumpable(t *testing.T) {
 	if !withoutRights(t) {
 		return
@@ -87,7 +92,8 @@ func TestNotDumpable(t *testing.T) {
 	})
 }
 
-// A seccomp filter denies the system call.
+// TestDeniedCall checks that if a seccomp filter denies process_vm_readv in one process, a pipe
+// does not use cma, and the plans have the reason.
 func TestDeniedCall(t *testing.T) {
 	inAllVariants(t, func(t *testing.T, m childSpec) {
 		m.restriction = "readv"
@@ -97,7 +103,9 @@ func TestDeniedCall(t *testing.T) {
 	})
 }
 
-// Processes of different users have different descriptors. Where these are equal the probe fails.
+// TestOtherUser checks that between processes of different users a pipe does not use cma, and the
+// plans have the reason: the processes offer different device descriptors, or, if one of them
+// changes its user later, the probe of cma fails.
 func TestOtherUser(t *testing.T) {
 	if syscall.Geteuid() != 0 {
 		t.Skip("only root can start a process as another user")
@@ -111,7 +119,8 @@ func TestOtherUser(t *testing.T) {
 	})
 }
 
-// In another pid namespace the same id denotes another process.
+// TestOtherNamespace checks that between processes in different pid namespaces, where a process id
+// has different meanings, a pipe does not use cma, and the plans have the reason.
 func TestOtherNamespace(t *testing.T) {
 	if syscall.Geteuid() != 0 {
 		t.Skip("only root can start a process in another pid namespace")
@@ -122,7 +131,8 @@ func TestOtherNamespace(t *testing.T) {
 	})
 }
 
-// The process whose memory is being read is killed.
+// TestSenderKilled checks that if a process is killed while its memory is being read by cma, the
+// reader's pipe fails with ErrPeerLost.
 func TestSenderKilled(t *testing.T) {
 	inAllVariants(t, func(t *testing.T, m childSpec) {
 		m.role = "source"
@@ -146,7 +156,8 @@ func TestSenderKilled(t *testing.T) {
 	})
 }
 
-// The process that reads is killed. The sender's memory is released.
+// TestReceiverKilled checks that if a process is killed while it reads the sender's memory by cma,
+// Write of the sender returns ErrPeerLost.
 func TestReceiverKilled(t *testing.T) {
 	inAllVariants(t, func(t *testing.T, m childSpec) {
 		m.role = "sink"
@@ -167,8 +178,9 @@ func TestReceiverKilled(t *testing.T) {
 	})
 }
 
-// A sender that cancels may reuse its memory at once. A receiver in another process never delivers
-// the new contents as the tensor.
+// TestCancelledWhileBeingRead checks that after a cancelled write over cma has returned, the sender
+// may overwrite its memory. The receiver, another process, then delivers either the whole old
+// tensor or none, never the new bytes.
 func TestCancelledWhileBeingRead(t *testing.T) {
 	_, p := mustConnect(t, childSpec{dialect: pipe.DialectNative, restriction: "nothing", role: "echo"})
 	src := make([]byte, hugeSize)
@@ -189,7 +201,8 @@ func TestCancelledWhileBeingRead(t *testing.T) {
 	roundTrip(t, p, src)
 }
 
-// echoes returns the remaining echoes of earlier messages.
+// echoes sends an empty message, reads all messages up to its echo, and returns the first tensor of
+// each: the echoes of earlier messages that had not been read.
 func echoes(t *testing.T, p *pipe.Pipe) (tensors [][]byte) {
 	t.Helper()
 	require.NoError(t, p.Write(t.Context(), &pipe.Message{})) // its echo is the last

@@ -18,7 +18,8 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
 
-// protected returns memory with the given protection, which stays mapped.
+// protected maps hugeSize bytes of new memory with the protection how, a set of PROT bits, and
+// returns it. The memory is never unmapped.
 func protected(how int) ([]byte, error) {
 	return unix.Mmap(-1, 0, hugeSize, how, unix.MAP_PRIVATE|unix.MAP_ANON)
 }
@@ -26,8 +27,8 @@ func protected(how int) ([]byte, error) {
 // resultPrefix begins the line in which a child reports the result of a call.
 const resultPrefix = "result: "
 
-// sendFrom returns a role that sends a large tensor from memory with the given protection, reports
-// the result, and echoes.
+// sendFrom returns a role: it sends a large tensor in memory with the protection how, prints the
+// result of Write, and echoes messages.
 func sendFrom(how int) func(*pipe.Pipe) error {
 	return func(p *pipe.Pipe) error {
 		memory, err := protected(how)
@@ -43,7 +44,9 @@ func largeTensor(memory []byte) *pipe.Message {
 	return &pipe.Message{Tensors: []pipe.Tensor{{Buffer: device.Bytes(memory), TargetDevice: device.CPU()}}}
 }
 
-// reportAndEcho prints err and then echoes messages as far as possible.
+// reportAndEcho prints a line with the errors that err matches, and then echoes messages until that
+// fails. It returns nil if the echo ends with ErrForbidden or ErrCopy, and otherwise the error of
+// the echo.
 func reportAndEcho(p *pipe.Pipe, err error) error {
 	fmt.Println(resultPrefix+"ErrForbidden", errors.Is(err, pipe.ErrForbidden), "ErrCopy", errors.Is(err, pipe.ErrCopy),
 		"ErrPeerLost", errors.Is(err, pipe.ErrPeerLost), "none", err == nil)
@@ -53,8 +56,8 @@ func reportAndEcho(p *pipe.Pipe, err error) error {
 	return nil
 }
 
-// readAfterFilter returns a role that reads a message, denies process_vm_readv with reason, reads a
-// large tensor, and reports the result.
+// readAfterFilter returns a role: it reads a message, installs a filter that makes process_vm_readv
+// fail with reason, reads a large tensor, prints the result of that Read, and echoes messages.
 func readAfterFilter(reason syscall.Errno) func(*pipe.Pipe) error {
 	return func(p *pipe.Pipe) error {
 		in, err := p.Next(context.Background())
@@ -73,17 +76,17 @@ func readAfterFilter(reason syscall.Errno) func(*pipe.Pipe) error {
 	}
 }
 
-// waitLine returns the next line that the child prints. It fails the test if the child prints none
-// in time.
+// waitLine blocks until the child has printed a line and returns it without the line break; it
+// returns "" if the output has ended. It fails the test if neither happens in time.
 func (c *child) waitLine(t *testing.T) string {
 	t.Helper()
 	line := testwait.Finish(t, testwait.Start(func() string { line, _ := c.output.ReadString('\n'); return line }))
 	return strings.TrimSuffix(line, "\n")
 }
 
-// Memory that the sender cannot read, or the receiver cannot write, fails the transfer, or the pipe
-// in the compatible dialect. The receiver reports ErrCopy, not ErrPeerLost, and notifies the
-// sender.
+// TestTensorCannotBeCopied checks that if cma cannot read the sender's memory or cannot write the
+// receiver's, Read fails with ErrCopy, not with ErrPeerLost, and the sender learns of it. In the
+// native dialect only that message fails; in the compatible dialect the pipe does.
 func TestTensorCannotBeCopied(t *testing.T) {
 	skipWithoutCMA(t)
 	for role, how := range map[string]int{"send-unreadable": unix.PROT_READ | unix.PROT_WRITE, "send": unix.PROT_READ} {
@@ -122,7 +125,10 @@ func notCopied(t *testing.T, m childSpec, how int) {
 	require.NotErrorIs(t, err, pipe.ErrPeerLost)
 }
 
-// The same holds if a filter takes effect while the pipe is open, or if the receiver lacks memory.
+// TestCopiesDeniedWhilePipeIsOpen checks that if a filter denies cma's system call while the pipe
+// is open, Read fails with ErrForbidden; if the call fails for lack of memory, with ErrCopy.
+// Neither is ErrPeerLost. In the native dialect the pipe stays open; in the compatible dialect the
+// write fails too.
 func TestCopiesDeniedWhilePipeIsOpen(t *testing.T) {
 	skipWithoutCMA(t)
 	for role, want := range map[string]string{
@@ -152,8 +158,9 @@ func TestCopiesDeniedWhilePipeIsOpen(t *testing.T) {
 	}
 }
 
-// A peer that becomes undumpable while the pipe is open is not lost: the reader gets the system's
-// error. In the native dialect only the one tensor fails.
+// TestPeerBecomesUndumpable checks that if the sender becomes undumpable while the pipe is open,
+// Read over cma fails with ErrForbidden and the system's error, not with ErrPeerLost. In the native
+// dialect the pipe stays open.
 func TestPeerBecomesUndumpable(t *testing.T) {
 	if !withoutRights(t) {
 		return

@@ -15,7 +15,8 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
 
-// restrictLater is a role: it reads a message, applies a restriction, and echoes.
+// restrictLater is a role: it reads a message, applies the restriction with this name to its
+// process, sends the message back, and then echoes messages. It returns the first error.
 func restrictLater(ctx context.Context, p *pipe.Pipe, name string) error {
 	m, err := readMessage(ctx, p)
 	if err != nil {
@@ -30,8 +31,8 @@ func restrictLater(ctx context.Context, p *pipe.Pipe, name string) error {
 	return routeRoles["echo"](ctx, p)
 }
 
-// Denials after a pipe is open do not affect it: large tensors still move in both directions
-// through the existing shared memory.
+// TestDeniedOncePipeIsOpen checks that if a process loses the right to create shared memory while a
+// pipe is open, large tensors still move in both directions, through the shared memory that exists.
 func TestDeniedOncePipeIsOpen(t *testing.T) {
 	for _, of := range []string{"fsize", "memfd", "full"} {
 		for _, c := range variants(0) {
@@ -60,7 +61,9 @@ func worksAfterRestriction(t *testing.T, of string, dialect pipe.Dialect, listen
 	require.NoError(t, kid.cmd.Wait())
 }
 
-// connect starts a child with that role and opens a pipe to it.
+// connect starts a child that runs role on the route w, opens a pipe to it, and returns the child
+// and this end of the pipe. The child listens if listens is true, and dials otherwise. connect
+// fails the test if the pipe cannot be opened.
 func (w route) connect(ctx context.Context, t *testing.T, dialect pipe.Dialect, role string, listens bool) (*child, *pipe.Pipe) {
 	t.Helper()
 	c, err := w.newContext("parent", dialect)
@@ -82,8 +85,8 @@ func (w route) connect(ctx context.Context, t *testing.T, dialect pipe.Dialect, 
 	return kid, p
 }
 
-// runOutOfMemory is a role: it reads a message, denies further shared memory, echoes messages, and
-// prints the error of the pipe.
+// runOutOfMemory is a role: it reads a message, denies its process further shared memory, echoes
+// messages until that fails, and prints whether the error is ErrPeerLost and whether it is ENOMEM.
 func runOutOfMemory(ctx context.Context, p *pipe.Pipe) error {
 	m, err := readMessage(ctx, p)
 	if err != nil {
@@ -99,7 +102,8 @@ func runOutOfMemory(ctx context.Context, p *pipe.Pipe) error {
 	return nil
 }
 
-// An end that cannot allocate shared memory reports that error, not a lost peer.
+// TestLackOfMemoryIsNotPeerLost checks that if a process cannot allocate more shared memory for an
+// open pipe, its error is ENOMEM and not ErrPeerLost, and the call of the other end fails.
 func TestLackOfMemoryIsNotPeerLost(t *testing.T) {
 	w := routeOf("shm+basic")
 	w.skipUnlessViable(t)

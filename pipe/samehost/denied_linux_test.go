@@ -28,7 +28,8 @@ type denial struct {
 	reason             string // pattern of the reason in the plans
 }
 
-// eachVariant runs f in both dialects, with the child in both roles.
+// eachVariant runs f as a subtest in both dialects, with the child listening and dialling. f gets a
+// copy of r for that variant.
 func (r denial) eachVariant(t *testing.T, f func(t *testing.T, r denial)) {
 	for _, c := range variants(0) {
 		t.Run(fmt.Sprintf("%s/%s/listens=%t", r.restriction, c.dialect, c.listens), func(t *testing.T) {
@@ -39,8 +40,9 @@ func (r denial) eachVariant(t *testing.T, f func(t *testing.T, r denial)) {
 	}
 }
 
-// check checks that pipes still open and carry tensors, that the plans of both ends give the
-// reason, and that a policy which requires the denied transport or channel fails with it.
+// check requires, in each variant, that a pipe to the restricted child opens with the transport and
+// channel of r and carries tensors, that the plans of both ends have the reason why r.denied is not
+// used, and that opening fails with that reason if the policy requires r.denied.
 func (r denial) check(t *testing.T) {
 	r.eachVariant(t, func(t *testing.T, r denial) {
 		kid, p, err := r.open(t)
@@ -66,7 +68,7 @@ func (r denial) check(t *testing.T) {
 	})
 }
 
-// pseudoRandom returns n bytes without repetitions.
+// pseudoRandom returns n new bytes of a fixed pseudorandom sequence, which has no short period.
 func pseudoRandom(n int) []byte {
 	out, x := make([]byte, n), uint64(88172645463325252)
 	for i := range out {
@@ -78,7 +80,8 @@ func pseudoRandom(n int) []byte {
 	return out
 }
 
-// withoutSHM is a denial of shared memory, with which direct copies still work.
+// withoutSHM returns a denial of shared memory by this restriction: the pipe is expected to use TCP
+// and the channel cma, and the plans to match the regular expression reason.
 func withoutSHM(restriction, reason string) denial {
 	return denial{
 		restricted: restricted{childSpec: childSpec{restriction: restriction}},
@@ -86,8 +89,9 @@ func withoutSHM(restriction, reason string) denial {
 	}
 }
 
-// Without shared memory a pipe uses TCP. Shared memory is denied before it is offered, or when it
-// is created, at the end that creates it first, which notifies the other end.
+// TestSharedMemoryDenied checks that if a process cannot create shared memory, a pipe uses TCP, and
+// the plans of both ends have the reason, no matter whether the process finds out before it offers
+// shared memory or only when it creates it.
 func TestSharedMemoryDenied(t *testing.T) {
 	skipWithoutCMA(t)
 	for _, r := range []denial{
@@ -102,8 +106,9 @@ func TestSharedMemoryDenied(t *testing.T) {
 	}
 }
 
-// Memory is shared even if pages cannot be reserved for mapped memory, as on Linux before 5.14, at
-// one end or both. Messages that would make rings grow still arrive.
+// TestMemoryThatCannotGrowIsShared checks that a pipe uses shared memory even if its rings cannot
+// grow, because one process cannot reserve pages of mapped memory, as on Linux before 5.14.
+// Messages for which rings would grow still arrive.
 func TestMemoryThatCannotGrowIsShared(t *testing.T) {
 	for _, restriction := range []string{"populate", "late-populate"} {
 		r := denial{restricted: restricted{childSpec: childSpec{restriction: restriction}}}
@@ -122,8 +127,9 @@ func TestMemoryThatCannotGrowIsShared(t *testing.T) {
 	}
 }
 
-// fillRings writes messages until all buffers are full in both directions, and then reads their
-// echoes.
+// fillRings starts to write 16 messages with a tensor of data, waits until all processes are idle
+// because the buffers of both directions are full, and then requires that all echoes arrive and all
+// writes succeed.
 func fillRings(t *testing.T, p *pipe.Pipe, data []byte) {
 	t.Helper()
 	const messages = 16
@@ -151,7 +157,8 @@ func skipWithoutCMA(t *testing.T) {
 	}
 }
 
-// Processes of different users neither share memory nor read each other's.
+// TestOtherUserSharesNothing checks that between processes of different users a pipe uses neither
+// shared memory nor cma, and the plans have the reasons.
 func TestOtherUserSharesNothing(t *testing.T) {
 	skipWithoutRoot(t)
 	r := withoutSHM("nothing", "the peer runs as another user")
@@ -162,7 +169,8 @@ func TestOtherUserSharesNothing(t *testing.T) {
 	r.check(t)
 }
 
-// Processes in different pid namespaces share memory, but do not read each other's.
+// TestOtherPIDNamespaceShares checks that between processes in different pid namespaces a pipe uses
+// shared memory and does not use cma, and the plans have the reason.
 func TestOtherPIDNamespaceShares(t *testing.T) {
 	skipWithoutRoot(t)
 	r := denial{transport: shm.Name, channel: basic.Name, denied: cma.Name, reason: "does not go with our"}
@@ -171,7 +179,8 @@ func TestOtherPIDNamespaceShares(t *testing.T) {
 	r.check(t)
 }
 
-// A process that may not call process_vm_readv still shares memory.
+// TestDirectCopiesDeniedOverSharedMemory checks that if a process may not call process_vm_readv, a
+// pipe uses shared memory and does not use cma, and the plans have the reason.
 func TestDirectCopiesDeniedOverSharedMemory(t *testing.T) {
 	skipWithoutCMA(t)
 	r := denial{transport: shm.Name, channel: basic.Name, denied: cma.Name}
@@ -184,7 +193,8 @@ func TestDirectCopiesDeniedOverSharedMemory(t *testing.T) {
 	}
 }
 
-// The same with a simulated Yama security module that restricts ptrace.
+// TestYamaOverSharedMemory checks that if the security module Yama, here simulated, restricts
+// ptrace, a pipe uses shared memory and does not use cma, and the plans have the reason.
 func TestYamaOverSharedMemory(t *testing.T) {
 	skipWithoutCMA(t)
 	r := denial{transport: shm.Name, channel: basic.Name, denied: cma.Name}
@@ -195,7 +205,8 @@ func TestYamaOverSharedMemory(t *testing.T) {
 	}
 }
 
-// yamaRoot returns a root directory with the files of a machine with Yama.
+// yamaRoot creates a temporary directory and returns its path. It has the files under sys and proc
+// that a machine has where the security module Yama restricts ptrace to this scope.
 func yamaRoot(t *testing.T, scope string) string {
 	t.Helper()
 	root := t.TempDir()
@@ -210,7 +221,8 @@ func yamaRoot(t *testing.T, scope string) string {
 	return root
 }
 
-// The same with an undumpable process, for unprivileged users.
+// TestNotDumpableOverSharedMemory checks that between processes without privileges, of which one is
+// not dumpable, a pipe uses shared memory and does not use cma, and the plans have the reason.
 func TestNotDumpableOverSharedMemory(t *testing.T) {
 	if !withoutRights(t) {
 		return
@@ -232,8 +244,9 @@ func skipWithoutRoot(t *testing.T) {
 	}
 }
 
-// The names of Unix sockets belong to a network namespace. The two namespaces are connected by a
-// veth pair.
+// TestOtherNetworkNamespace checks that between processes in different network namespaces,
+// connected by a veth pair, a pipe uses TCP and not shared memory, because each namespace has its
+// own names of Unix sockets. The plans have the reason.
 func TestOtherNetworkNamespace(t *testing.T) {
 	skipWithoutRoot(t)
 	skipWithoutCMA(t)
@@ -252,8 +265,9 @@ const (
 	nearName, farName = "tpnear", "tpfar"
 )
 
-// createVeth connects a child's network namespace to this one and resumes the child. Only one pair
-// exists at a time, since all have the same addresses.
+// createVeth connects the network namespace of the child kid to this one by a veth pair, and then
+// resumes the child, which waits for that. It replaces an earlier pair, because all pairs have the
+// same addresses. It skips the test if the pair cannot be created.
 func createVeth(t *testing.T, kid *child) {
 	t.Helper()
 	removeVeth := func() { _ = exec.Command("ip", "link", "del", nearName).Run() } // fails if it was removed with a child's namespace

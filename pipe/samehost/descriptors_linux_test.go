@@ -44,7 +44,8 @@ func (s shortage) String() string {
 	return fmt.Sprintf("%s %d/%s/%s/direct=%t", s.when, s.n, s.dialect, s.child(), s.direct)
 }
 
-// outcomes opens the pipes and returns the outcome of each.
+// outcomes opens s.dials pipes between this process and a child that lacks file descriptors, and
+// returns the outcome of each as text, as dialOnce does.
 func (s shortage) outcomes(t *testing.T) (all []string) {
 	t.Helper()
 	c, err := allOptionsContext("parent", s.dialect, "", cma.New(cma.Options{}))
@@ -76,7 +77,10 @@ func (s shortage) url(all []string) string {
 	return all[1]
 }
 
-// runDescriptors is the main function of the child.
+// runDescriptors is the main function of a child that lacks file descriptors. childArgs are the
+// dialect, the address to dial or "listen", the time at which the child limits its descriptors,
+// their number, and the number of pipes. It dials the pipes and prints their outcomes, or listens,
+// prints its addresses and serves.
 func runDescriptors(childArgs string) error {
 	args := strings.Split(childArgs, " ")
 	dialect, url, when := pipe.Dialect(args[0]), args[1], args[2]
@@ -167,7 +171,9 @@ type exhaustingConn struct {
 	lift uint64 // the limit to restore, or 0
 }
 
-// exhaust sets a limit that allows no new descriptors.
+// exhaust lowers this process's limit of file descriptors so far that none can be opened, and
+// stores the earlier limit in c.lift. Only the first call for a transport has an effect. The error
+// is that of the system.
 func (c *exhaustingConn) exhaust() (err error) {
 	c.once.Do(func() {
 		var before unix.Rlimit
@@ -187,7 +193,8 @@ func (c *exhaustingConn) PrepareSession(cfg transport.SessionConfig) error {
 	return err
 }
 
-// servePlans accepts pipes, and replies to the first message on each with its plan.
+// servePlans accepts pipes until ctx ends. On each it reads a message and replies with its plan as
+// text, and then waits for the peer to close.
 func servePlans(ctx context.Context, l *pipe.Listener) {
 	for {
 		p, err := l.Accept(ctx)
@@ -203,7 +210,8 @@ func servePlans(ctx context.Context, l *pipe.Listener) {
 	}
 }
 
-// dialMany dials pipes, 30 at a time, and returns the outcome of each.
+// dialMany calls dialOnce for as many pipes as the argument dials, at most 30 calls at a time, and
+// returns the results of the calls.
 func dialMany(ctx context.Context, c *pipe.Context, url string, dials int) []string {
 	outcomes := make([]string, dials)
 	slots := make(chan struct{}, 30)
@@ -234,7 +242,10 @@ var (
 	clearError = regexp.MustCompile(lack)
 )
 
-// dialOnce opens a pipe and sends a message in both directions.
+// dialOnce dials a pipe to a server that runs servePlans, exchanges a message, and returns the
+// outcome as text. The text begins with bad if an error does not have the reason, if an open pipe
+// failed, or if the plans lack a reason. Otherwise it is failed and the error of Dial, overMemory
+// or overTCP.
 func dialOnce(ctx context.Context, c *pipe.Context, url string) string {
 	p, err := c.Dial(ctx, url)
 	switch {
@@ -261,8 +272,9 @@ func dialOnce(ctx context.Context, c *pipe.Context, url string) string {
 	return bad + "a pipe without a reason in the plans: " + own + peers
 }
 
-// An end has a connection over shared memory, but no descriptor for the session on it. The client
-// learns of it before Dial returns. Compatible pipes have no session.
+// TestNoDescriptorForSession checks that if an end has a connection over shared memory, but no file
+// descriptor for the session on it, the pipe uses TCP, or, if shared memory was dialled, Dial fails
+// with that reason.
 func TestNoDescriptorForSession(t *testing.T) {
 	for _, listens := range []bool{false, true} {
 		s := shortage{variant: variant{pipe.DialectNative, listens}, when: forSession, dials: 1}
@@ -274,9 +286,10 @@ func TestNoDescriptorForSession(t *testing.T) {
 	}
 }
 
-// Each number of remaining descriptors is tested, and so a lack of them at each step of the
-// handshake. In the compatible dialect over TCP the client cannot learn of it, since connections
-// are open for it before they are accepted.
+// TestFewDescriptorsLeft checks that for each small number of file descriptors that a process has
+// left, and so for a lack of them at each step of the handshake, Dial fails with that reason or
+// returns a working pipe. The compatible dialect over TCP with a server that lacks descriptors is
+// left out, because its client cannot learn of the lack.
 func TestFewDescriptorsLeft(t *testing.T) {
 	const enough = 16
 	step := 1
@@ -302,8 +315,9 @@ func TestFewDescriptorsLeft(t *testing.T) {
 	}
 }
 
-// Many pipes are opened concurrently by processes, one of which has few descriptors. Each dial
-// fails with the reason or returns a working pipe.
+// TestManyDialsWithFewDescriptors checks that if many pipes are opened concurrently between two
+// processes, of which one has few file descriptors, each dial fails with that reason or returns a
+// working pipe, and at least one pipe opens.
 func TestManyDialsWithFewDescriptors(t *testing.T) {
 	for _, listens := range []bool{false, true} {
 		for _, direct := range []bool{false, true} {

@@ -16,13 +16,16 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/internal/failpoint"
 )
 
-// A process is killed before and after it changes a ring or makes a system call: at each call of
-// failpoint.Here.
+// TestKilledAtFailpoints checks that if a process is killed at a failpoint, which is before and
+// after it changes a ring or makes a system call, all calls of the other end fail and all resources
+// of the other end are released.
 func TestKilledAtFailpoints(t *testing.T) {
 	onAllRoutes(t, atFailpoint, 15)
 }
 
-// atFailpoint starts a child that is killed at its n-th failpoint.
+// atFailpoint starts a child with childArgs that is killed at its n-th failpoint, or at none if n
+// is 0. It does not wait for the child's end; the channel ended of the result receives how the
+// child ended, with the number of failpoints if the child was not killed.
 func atFailpoint(t *testing.T, childArgs string, n int) *killableChild {
 	t.Helper()
 	m := newKillableChild()

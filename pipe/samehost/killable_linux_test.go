@@ -36,7 +36,8 @@ func newKillableChild() *killableChild {
 	return &killableChild{address: make(chan string, 1), ended: make(chan exitInfo, 1)}
 }
 
-// readOutput reads the child's output to its end.
+// readOutput appends the lines of from, the child's output, to m.lines until the output ends. It
+// sends the address that the child prints to m.address, and closes m.address at the end.
 func (m *killableChild) readOutput(from io.Reader) {
 	defer close(m.address)
 	for lines := bufio.NewScanner(from); lines.Scan(); {
@@ -49,8 +50,8 @@ func (m *killableChild) readOutput(from io.Reader) {
 	}
 }
 
-// printed reports whether the child has printed a line with the prefix, and returns the remainder
-// of that line.
+// printed returns the remainder of the first line of the child that begins with prefix, and true.
+// If there is none so far, it returns "" and false.
 func (m *killableChild) printed(prefix string) (rest string, found bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

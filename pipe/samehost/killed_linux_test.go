@@ -25,14 +25,16 @@ func connectRefused(err error) bool {
 	return errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ECONNRESET)
 }
 
-// A process is killed before a system call. All calls of the other end fail, and all its resources
-// are released.
+// TestKilledAtSystemCalls checks that if a process is killed before a system call, all calls of the
+// other end fail and all resources of the other end are released.
 func TestKilledAtSystemCalls(t *testing.T) {
 	skipWithoutTracing(t)
 	onAllRoutes(t, atSystemCall, 3)
 }
 
-// onAllRoutes kills children on each route, in each variant, and logs at how many points.
+// onAllRoutes runs killAtPoints as a subtest on each route, in each dialect and with the child
+// listening and dialling; few is the number of points at which children are killed in each. It logs
+// the number of points and the slowest cleanup.
 func onAllRoutes(t *testing.T, start starter, few int) {
 	var all killStats
 	for i, w := range routes {
@@ -76,8 +78,9 @@ var maxCleanup = race.Pick(time.Second, 5*time.Second)
 // machine may exceed it once; a wait within the library exceeds it each time.
 const attempts = 3
 
-// killAt kills a child at a point, again if the cleanup took too long, and returns the fastest
-// result.
+// killAt starts a child that is killed at point n, and requires that this process gets the right
+// errors. It repeats this while the cleanup takes too long, and returns the result with the fastest
+// cleanup. If the child has fewer points and is not killed, it must succeed.
 func (s *survivor) killAt(t *testing.T, start starter, listens bool, n int) (best killResult) {
 	t.Helper()
 	for i := range attempts {
@@ -97,8 +100,10 @@ func (s *survivor) killAt(t *testing.T, start starter, listens bool, n int) (bes
 	return best
 }
 
-// killAtPoints kills one child after the other, each at another point: at few points, or as many as
-// pointsVar specifies.
+// killAtPoints runs a child to its end to count the points at which it can be killed. It then
+// starts one child after the other and kills each at another point. The number of points is the
+// argument few, or the value of the environment variable pointsVar. It requires that all resources
+// of this process are released in time, logs the results and returns their sums.
 func (s *survivor) killAtPoints(t *testing.T, start starter, listens bool, few int) killStats {
 	t.Helper()
 	whole := s.runToEnd(t, start, listens)
@@ -133,7 +138,9 @@ func count(dead []killResult, such func(killResult) bool) (n int) {
 	return n
 }
 
-// runToEnd runs a child that is not killed.
+// runToEnd records the open resources, runs a child that is not killed, and requires that it
+// succeeds and that its pipe ends with ErrPeerClosed. The result has the number of points at which
+// the child can be killed.
 func (s *survivor) runToEnd(t *testing.T, start starter, listens bool) killResult {
 	t.Helper()
 	s.recordBaseline()
@@ -146,7 +153,9 @@ func (s *survivor) runToEnd(t *testing.T, start starter, listens bool) killResul
 	return f
 }
 
-// choosePoints returns few points, or as many as pointsVar specifies, at equal distances.
+// choosePoints returns some of the numbers from 1 to points, at equal distances. Their count is the
+// argument few or, if the environment variable pointsVar is set, its value; "all" stands for all
+// numbers.
 func choosePoints(t *testing.T, points, few int) (all []int) {
 	t.Helper()
 	switch v := os.Getenv(pointsVar); v {

@@ -19,8 +19,8 @@ const striped = "striped"
 // errNoLanes is returned if lanes do not carry tensors within the limit.
 var errNoLanes = errors.New("lanes carry nothing")
 
-// useLanes sends large tensors until the lanes carry them, and then some more. It does nothing if
-// the pipe has no lanes.
+// useLanes sends large tensors until the pipe's lanes carry them, prints the line striped, and
+// sends three more. It returns the first error. If the pipe has no lanes it does nothing.
 func useLanes(ctx context.Context, p *pipe.Pipe) error {
 	if !hasLanes(p) {
 		return nil
@@ -38,8 +38,9 @@ func hasLanes(p *pipe.Pipe) bool {
 	return name == mpt.UVName
 }
 
-// openLanes sends large tensors until the lanes carry them. In the native dialect lanes are opened
-// concurrently.
+// openLanes sends large tensors and compares their echoes until the lanes carry them. In the native
+// dialect this takes several, because lanes are opened concurrently. If ctx ends first or the lanes
+// take too long, it returns an error.
 func openLanes(ctx context.Context, p *pipe.Pipe) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, testwait.Limit, errNoLanes)
 	defer cancel()
@@ -61,9 +62,9 @@ func repeatSend(ctx context.Context, p *pipe.Pipe, m *pipe.Message, times int) e
 	return nil
 }
 
-// lanesCarry reports whether two TCP connections of this process have each carried more than a
-// mebibyte, and neither more than a hundred times as much as the other. The bulk connection carries
-// tensors too, and the session a few bytes for each.
+// lanesCarry reports whether the lanes of this process carry tensors: two of its TCP connections
+// have each carried more than a MiB, and neither more than a hundred times as much as the other.
+// The ratio excludes a bulk connection beside a session, which carries a few bytes for each tensor.
 func lanesCarry() bool {
 	const limit, descriptors = 1 << 20, 1024
 	var first, second uint64

@@ -35,7 +35,8 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// childMain returns the main function of a child and its arguments.
+// childMain returns the main function that the first word of childArgs selects, and the arguments
+// for it. If the word selects none, these are runChild and the whole of childArgs.
 func childMain(childArgs string) (run func(string) error, args string) {
 	kind, args, _ := strings.Cut(childArgs, " ")
 	switch kind {
@@ -55,8 +56,10 @@ type variant struct {
 	listens bool
 }
 
-// variants returns all four. Under the race detector, with which a child takes a second to start,
-// it returns two that have both dialects and both roles, alternating with i.
+// variants returns the four combinations of a dialect and a role of the child, listening or
+// dialling. Under the race detector, with which a child takes a second to start, it returns only
+// two of them, which together have both dialects and both roles; an even and an odd i give
+// different ones.
 func variants(i int) (all []variant) {
 	for j, dialect := range []pipe.Dialect{pipe.DialectCompatible, pipe.DialectNative} {
 		for k, listens := range []bool{false, true} {
@@ -68,7 +71,7 @@ func variants(i int) (all []variant) {
 	return all
 }
 
-// child returns the role of the child, for the names of tests.
+// child returns the role of the child as text, for the names of subtests.
 func (c variant) child() string {
 	if c.listens {
 		return "child listens"

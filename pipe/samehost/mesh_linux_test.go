@@ -49,11 +49,13 @@ var meshConfigs = map[string]meshConfig{
 	defaultOptions: {size: defaultMeshSize, dials: defaultMeshSize},
 }
 
-// Each process has a pipe over shared memory to each other one, all at the same time, and each pipe
-// carries a tensor in both directions before the first is closed.
+// TestFullMesh checks that many processes have a pipe over shared memory to each other one, all at
+// the same time, and each pipe carries a tensor in both directions before the first one is closed.
 func TestFullMesh(t *testing.T) { connectMesh(t, slowHandshakes) }
 
-// A smaller mesh needs neither options nor a limit on concurrent dials.
+// TestFullMeshOnDefaultOptions checks that with default options and no limit on concurrent dials,
+// the processes of a smaller mesh have a pipe over shared memory to each other one, and each pipe
+// carries a tensor in both directions.
 func TestFullMeshOnDefaultOptions(t *testing.T) { connectMesh(t, defaultOptions) }
 
 func connectMesh(t *testing.T, name string) {
@@ -70,8 +72,9 @@ func connectMesh(t *testing.T, name string) {
 	t.Logf("and have closed them in %v", time.Since(begin))
 }
 
-// runMember is the main function of a member: it listens, prints its address, reads the addresses
-// to dial, and accepts the other members.
+// runMember is the main function of a process of a mesh: it listens, prints its address, reads the
+// addresses to dial from its standard input, and opens a pipe to each other member. childArgs are
+// its number and a key of meshConfigs.
 func runMember(childArgs string) error {
 	dumpStacksOnQuit()
 	var number int
@@ -117,8 +120,9 @@ type memberPipes struct {
 	helloCount atomic.Int32
 }
 
-// openAll opens a pipe to each other member, of which it dials those with lower numbers, and
-// exchanges a message on each. It stops at the first error.
+// openAll opens a pipe to each other member of the mesh, and exchanges a message on each. It dials
+// the addresses in lower, which are those of the members with lower numbers, and accepts the pipes
+// of the other members. At the first error it stops, prints the error and returns it.
 func (m *memberPipes) openAll(lower []string) error {
 	limited, cancel := context.WithTimeout(context.Background(), 2*meshLimit) // in case the test does not end this process
 	defer cancel()
@@ -157,7 +161,8 @@ func (m *memberPipes) openAll(lower []string) error {
 // test would take minutes.
 const largeTensors = 8
 
-// tensorFor returns the memory of a tensor that repeats id.
+// tensorFor returns the bytes of a new tensor that repeat id: a large one for the first
+// largeTensors calls, and a smaller one for further calls.
 func (m *memberPipes) tensorFor(id []byte) []byte {
 	size := 100_000
 	if m.helloCount.Add(1) <= largeTensors {
@@ -166,8 +171,9 @@ func (m *memberPipes) tensorFor(id []byte) []byte {
 	return bytes.Repeat(id, size/len(id))
 }
 
-// exchangeHello sends this process's number and a tensor and reads those of the peer, which must be
-// a new one.
+// exchangeHello sends this member's number and a tensor on p and reads those of the peer. It
+// returns an error if p does not use shared memory, if the peer's tensor has other bytes than its
+// number requires, or if this member has a pipe to that peer already.
 func (m *memberPipes) exchangeHello(ctx context.Context, p *pipe.Pipe) error {
 	ctx, cancel := context.WithTimeout(ctx, cmp.Or(m.limit, meshLimit))
 	defer cancel()

@@ -53,7 +53,8 @@ type memberLine struct {
 	text string
 }
 
-// newMesh starts the members. They are killed at the end of the test.
+// newMesh starts size members of a mesh with this configuration, and returns the mesh. The members
+// are killed at the end of the test.
 func newMesh(t *testing.T, size int, meshConfig string) *mesh {
 	t.Helper()
 	const most = 4 // lines of a member
@@ -81,7 +82,8 @@ func (c *mesh) start(number int, meshConfig string) *member {
 	return m
 }
 
-// readLines queues the lines of a member and its exit status.
+// readLines reads the output of member m to its end. It queues each line for waitForAll, then waits
+// for the process to end, queues its exit status and closes m.exited.
 func (c *mesh) readLines(m *member, out io.Reader) {
 	defer close(m.exited)
 	lines := bufio.NewScanner(out)
@@ -100,7 +102,8 @@ func (c *mesh) deliver(w memberLine) {
 	}
 }
 
-// sendAll sends a line to each member.
+// sendAll writes the line text(number) to the standard input of each member. If that fails, it
+// fails the test.
 func (c *mesh) sendAll(text func(number int) string) {
 	for i, m := range c.members {
 		if _, err := fmt.Fprintln(m.in, text(i)); err != nil {
@@ -109,8 +112,9 @@ func (c *mesh) sendAll(text func(number int) string) {
 	}
 }
 
-// waitForAll waits until each member has printed a line with that beginning, and returns the lines.
-// Any other line fails the test, and so does a timeout.
+// waitForAll blocks until each member has printed a line that starts with the text beginning, and
+// returns the lines by member. If a member prints another line or ends, or a line is late, it fails
+// the test. The result is also c.lines, until the next call.
 func (c *mesh) waitForAll(beginning string) []string {
 	c.t.Helper()
 	timer := time.NewTimer(meshLimit)
@@ -130,7 +134,9 @@ func (c *mesh) waitForAll(beginning string) []string {
 	return c.lines
 }
 
-// fail ends the test and logs the stacks of the members whose line is missing.
+// fail ends the test with the message that format and args make. Before that it makes all members
+// print the stacks of their goroutines and exit, and logs the output of those whose line is
+// missing.
 func (c *mesh) fail(format string, args ...any) {
 	c.t.Helper()
 	c.t.Errorf(format, args...)
@@ -153,7 +159,7 @@ func (c *mesh) fail(format string, args ...any) {
 	c.t.FailNow()
 }
 
-// killAll kills all members that still run.
+// killAll kills all members that still run, and waits until their output has been read.
 func (c *mesh) killAll() {
 	for _, m := range c.members {
 		_ = m.cmd.Process.Kill()
@@ -173,8 +179,9 @@ func dumpStacksOnQuit() {
 	}()
 }
 
-// stacks returns the stacks of all goroutines, each once with its number: a member has several
-// hundred goroutines with few different stacks.
+// stacks returns the stacks of all goroutines of this process as text. Equal stacks are printed
+// once, with their number, because a member has several hundred goroutines with few different
+// stacks.
 func stacks() string {
 	var all strings.Builder
 	_ = pprof.Lookup("goroutine").WriteTo(&all, 1) // with arguments, by which the stacks of different pipes differ

@@ -29,8 +29,9 @@ import (
 // restrictedChild is the first argument of a child that the system restricts.
 const restrictedChild = "restricted"
 
-// allOptionsContext returns the context of both processes, in which shared memory is preferred to
-// TCP and direct copies to a connection.
+// allOptionsContext returns a context, with this name and dialect, that prefers shared memory to
+// TCP and cma, from f, to basic. If require is not empty, the policy requires the transport or
+// channel of that name. Parent and child both use it.
 func allOptionsContext(name string, dialect pipe.Dialect, require string, f *cma.Factory) (*pipe.Context, error) {
 	return pipe.New(allOptions(name, dialect, require, f))
 }
@@ -75,7 +76,10 @@ func (r restricted) childArgs(url string) string {
 	return strings.Join([]string{restrictedChild, string(r.dialect), url, r.restriction, policy, cmp.Or(r.role, "echo"), cmp.Or(r.root, none)}, " ")
 }
 
-// open starts a child and opens a pipe to it. On failure it returns the error of the dialling end.
+// open starts a child with the restriction of r, opens a pipe to it, and returns the child and this
+// end of the pipe. The child listens if r.listens is true, and dials otherwise. If r.require is
+// set, the dialling end requires that transport or channel. The error is that of the dialling end,
+// even if that end is the child.
 func (r restricted) open(t *testing.T) (kid *child, p *pipe.Pipe, err error) {
 	t.Helper()
 	policy := ""
@@ -115,8 +119,11 @@ func (r restricted) startChild(t *testing.T, url string) *child {
 	return kid
 }
 
-// runRestricted is the main function of such a child: it applies the restriction before or after it
-// has checked transports and channels for viability, opens the pipe, and runs its role.
+// runRestricted is the main function of a child with a restriction: it applies the restriction,
+// opens a pipe to the parent and runs a role. childArgs are the dialect, the address to dial or
+// "listen", the restriction, the required path, the role, and a root directory for cma. With the
+// prefix "late-" the restriction is applied after shared memory and cma have checked whether they
+// work.
 func runRestricted(childArgs string) error {
 	args := strings.Split(childArgs, " ")
 	dialect, url, restriction, policy, role, root := pipe.Dialect(args[0]), args[1], args[2], args[3], args[4], args[5]
@@ -164,8 +171,8 @@ var restrictedRoles = map[string]func(*pipe.Pipe) error{
 	"become-undumpable": becomeUndumpable,
 }
 
-// becomeUndumpable is a role: it reads a message, becomes undumpable, sends a large tensor and then
-// echoes.
+// becomeUndumpable is a role: it reads a message, makes its process undumpable, sends a large
+// tensor, and then echoes messages until that fails. It returns the first error.
 func becomeUndumpable(p *pipe.Pipe) error {
 	in, err := p.Next(context.Background())
 	if err != nil {
@@ -181,7 +188,8 @@ func becomeUndumpable(p *pipe.Pipe) error {
 	return echo(p)
 }
 
-// connectOverSHM dials, or listens on all transports, prints the TCP address and accepts.
+// connectOverSHM opens the child's pipe to the parent: it dials url or, if url is "listen", listens
+// at host over TCP and over shared memory, prints the TCP address and accepts a pipe.
 func connectOverSHM(c *pipe.Context, url, host string) (*pipe.Pipe, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
@@ -224,7 +232,8 @@ func limit(resource int, soft uint64) error {
 	return unix.Setrlimit(resource, &unix.Rlimit{Cur: soft, Max: before.Max})
 }
 
-// becomeNobody makes this process one of an unprivileged user, but dumpable.
+// becomeNobody makes this process run as an unprivileged user and group, and then makes it dumpable
+// again, because the change of the user ends that.
 func becomeNobody() error {
 	if err := errors.Join(syscall.Setresgid(nobody, nobody, nobody), syscall.Setresuid(nobody, nobody, nobody)); err != nil {
 		return err
@@ -235,7 +244,9 @@ func becomeNobody() error {
 // fewDescriptors suffice for a pipe over TCP, but not for one that changes to shared memory.
 const fewDescriptors = 8
 
-// limitDescriptors sets a limit that allows left more descriptors.
+// limitDescriptors lowers this process's limit of file descriptors so that it can open only as many
+// further descriptors as the argument left. It first opens and closes a listener, because the Go
+// runtime then opens descriptors of its own. The error is that of the system.
 func limitDescriptors(left int) error {
 	l, err := net.Listen("tcp", "127.0.0.1:0") // makes the runtime open its own descriptors
 	if err != nil {
@@ -253,7 +264,8 @@ func limitDescriptors(left int) error {
 	}
 }
 
-// configureVeth waits until the parent has created the veth pair, and configures this end.
+// configureVeth blocks until the parent has created the veth pair and resumes this process, and
+// then configures the pair's end in this network namespace.
 func configureVeth() error {
 	if _, err := os.Stdin.Read(make([]byte, 1)); err != nil {
 		return err

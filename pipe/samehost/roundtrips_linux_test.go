@@ -60,8 +60,8 @@ func (c recordingConn) NextFrame() (int64, error) {
 	return n, err
 }
 
-// Opening a native pipe takes one round trip, and a second one if it changes to shared memory. The
-// session takes none of its own.
+// TestRoundTripsOfOpening checks that opening a native pipe takes one round trip over the dialled
+// transport, and a second one if the pipe changes to shared memory. The session adds none.
 func TestRoundTripsOfOpening(t *testing.T) {
 	if err := shm.New().Viable(); err != nil {
 		t.Skip("shared memory does not work here: ", err)

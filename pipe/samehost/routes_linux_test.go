@@ -41,8 +41,8 @@ var routes = []route{
 	{"shm+mpt", true, mpt.UVName, func() channel.Factory { return mpt.New(mpt.Lanes{Count: 2, Transport: uv.New()}) }},
 }
 
-// dialects returns the dialects in which a pipe uses the route. In the native dialect a session
-// through shared memory uses no lanes.
+// dialects returns the dialects in which a pipe can use the route: both, or only the compatible one
+// for lanes over shared memory, which the native dialect does not use.
 func (w route) dialects() []pipe.Dialect {
 	if w.shared && w.channel == mpt.UVName {
 		return []pipe.Dialect{pipe.DialectCompatible}
@@ -59,7 +59,7 @@ func routeOf(name string) route {
 	panic("unknown route " + name)
 }
 
-// skipUnlessViable skips a test if the channel is not viable on this machine.
+// skipUnlessViable skips the test if the channel of the route does not work on this machine.
 func (w route) skipUnlessViable(t *testing.T) {
 	t.Helper()
 	if err := w.factory().Viable(); err != nil {
@@ -80,7 +80,8 @@ func (w route) newContext(name string, dialect pipe.Dialect) (*pipe.Context, err
 	return pipe.New(o)
 }
 
-// listen returns a listener and its TCP address, to which clients dial.
+// listen returns a listener of c for the route, and its TCP address, which clients dial. If the
+// route uses shared memory, the listener has an address there too, to which the pipe changes.
 func (w route) listen(ctx context.Context, c *pipe.Context) (*pipe.Listener, string, error) {
 	at := []string{"uv://127.0.0.1:0"}
 	if w.shared {
@@ -98,7 +99,8 @@ func (w route) listen(ctx context.Context, c *pipe.Context) (*pipe.Listener, str
 	return nil, "", errors.New("no address over TCP")
 }
 
-// requireRoute checks that a pipe uses this route.
+// requireRoute requires that p uses the channel of this route between host memory. It also requires
+// that p uses shared memory if the route does, and TCP if not.
 func (w route) requireRoute(t *testing.T, p *pipe.Pipe) {
 	t.Helper()
 	got, _ := p.Plan().Channel(device.CPU(), device.CPU())
@@ -109,7 +111,8 @@ func (w route) requireRoute(t *testing.T, p *pipe.Pipe) {
 // errOtherBytes is returned if an echo differs from the message.
 var errOtherBytes = errors.New("the echo differs from the message")
 
-// testMessages returns small and large messages, with and without target devices.
+// testMessages returns three new messages: a small one with a target device, a large one of which
+// some tensors have one, and a small one without.
 func testMessages() []*pipe.Message {
 	pattern := func(seed, n int) []byte {
 		p := make([]byte, n)
@@ -130,7 +133,8 @@ func testMessages() []*pipe.Message {
 	}
 }
 
-// sendAndCompare sends a message and compares its echo.
+// sendAndCompare writes m to p and reads the echo, the next message of the peer. It returns the
+// error of Write, Next or Read, or errOtherBytes if the echo is not equal to m.
 func sendAndCompare(ctx context.Context, p *pipe.Pipe, m *pipe.Message) error {
 	if err := p.Write(ctx, m); err != nil {
 		return err
@@ -145,7 +149,8 @@ func sendAndCompare(ctx context.Context, p *pipe.Pipe, m *pipe.Message) error {
 	return nil
 }
 
-// equalMessages reports whether two messages have the same parts.
+// equalMessages reports whether a and b have equal metadata and equal payloads and tensors. It does
+// not compare the metadata of parts and the devices. Tensors must be contiguous host memory.
 func equalMessages(a, b *pipe.Message) bool {
 	if !bytes.Equal(a.Metadata, b.Metadata) || len(a.Payloads) != len(b.Payloads) || len(a.Tensors) != len(b.Tensors) {
 		return false
@@ -165,7 +170,9 @@ func equalMessages(a, b *pipe.Message) bool {
 	return true
 }
 
-// readMessage reads a message and returns it as one that can be sent back.
+// readMessage reads the next message of p into new memory, and returns it as a message that can be
+// sent back. A tensor whose device was left to this end gets the target cpu:0, any other no target,
+// so that an echo exercises both. The error is that of Next or Read.
 func readMessage(ctx context.Context, p *pipe.Pipe) (*pipe.Message, error) {
 	in, err := p.Next(ctx)
 	if err != nil {
@@ -190,7 +197,7 @@ func readMessage(ctx context.Context, p *pipe.Pipe) (*pipe.Message, error) {
 	return m, nil
 }
 
-// echoMessages sends back each message, until an error.
+// echoMessages sends back each message of p until Next, Read or Write fails, and returns the error.
 func echoMessages(ctx context.Context, p *pipe.Pipe) error {
 	for {
 		m, err := readMessage(ctx, p)
@@ -203,8 +210,9 @@ func echoMessages(ctx context.Context, p *pipe.Pipe) error {
 	}
 }
 
-// runRouteChild is the main function of a child that uses a route. Its arguments are the route, the
-// dialect, the address to dial or "listen", and a key of routeRoles.
+// runRouteChild is the main function of a child that uses a route: it prints begun, opens a pipe to
+// the parent and runs a role. childArgs are the route, the dialect, the address to dial or
+// "listen", and the role: a key of routeRoles, or "restrict-" and a key of restrictions.
 func runRouteChild(childArgs []string) error {
 	w, dialect, url, role := routeOf(childArgs[0]), pipe.Dialect(childArgs[1]), childArgs[2], childArgs[3]
 	fmt.Println(begun)
@@ -260,7 +268,9 @@ var routeRoles = map[string]func(context.Context, *pipe.Pipe) error{
 	},
 }
 
-// runScenario uses a pipe in all ways and closes it.
+// runScenario is a role: it sends messages of all kinds, compares their echoes, uses the lanes if
+// there are any, and closes the pipe. It prints when it begins to close and, at the end, the number
+// of failpoints that the process has passed. It returns the first error.
 func runScenario(ctx context.Context, p *pipe.Pipe) error {
 	for _, m := range testMessages() {
 		if err := sendAndCompare(ctx, p, m); err != nil {

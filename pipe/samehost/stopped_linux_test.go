@@ -17,9 +17,9 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
 
-// A process is repeatedly stopped and continued while messages move in both directions: all bytes
-// arrive. While it is stopped its peer, whose buffers are full, is idle. Small messages fill the
-// rings of a session; large ones wait for the peer's memory as well.
+// TestStopped checks that if a process is repeatedly stopped and continued while messages move in
+// both directions, all bytes arrive. While it is stopped, its peer, whose buffers are full, uses no
+// processor, and the peer's other pipes work.
 func TestStopped(t *testing.T) {
 	for _, w := range routes {
 		for _, dialect := range w.dialects() {
@@ -33,7 +33,10 @@ func TestStopped(t *testing.T) {
 	}
 }
 
-// stopRepeatedly sends messages to a child while it is stopped and continued.
+// stopRepeatedly sends messages, the i-th of which is message(i), to a child that echoes them,
+// while it repeatedly stops and continues the child. While the child is stopped, it requires that
+// this process is idle and that the pipe to another process works. It requires that all echoes are
+// right.
 func (s *survivor) stopRepeatedly(t *testing.T, message func(i int) *pipe.Message) {
 	kid := startChild(t, s.childArgs(s.url, "echo"), nil)
 	p, err := s.listener.Accept(t.Context())
@@ -67,7 +70,8 @@ type exchange struct {
 	enough  atomic.Bool   // stop sending
 }
 
-// write sends messages until enough is set, and then an empty one.
+// write sends the messages x.message(0), x.message(1) and so on until x.enough is set, and then an
+// empty message. It returns the first error.
 func (x *exchange) write(ctx context.Context) error {
 	for i := 0; !x.enough.Load(); i++ {
 		if err := x.pipe.Write(ctx, x.message(i)); err != nil {
@@ -102,7 +106,8 @@ func small(i int) *pipe.Message {
 	return m
 }
 
-// mixed returns the i-th of a sequence of small and large messages with distinct contents.
+// mixed returns the i-th message of a sequence in which small and large messages alternate and each
+// has other bytes. Equal i give equal messages.
 func mixed(i int) *pipe.Message {
 	fill := func(seed, n int) device.Buffer {
 		p := make([]byte, n)

@@ -58,10 +58,13 @@ func (s *survivor) childArgs(url, role string) string {
 	return strings.Join([]string{routeChild, s.route.name, string(s.dialect), url, role}, " ")
 }
 
-// recordBaseline records the resources that are open while only the sibling is connected.
+// recordBaseline records in s.before the resources that this process has open, so that waitClean
+// can find leaks. At that time only the sibling may be connected, a process that stays connected
+// during the whole test.
 func (s *survivor) recordBaseline() { s.before = leakcheck.Begin() }
 
-// accept echoes the messages of all further peers.
+// accept starts a goroutine that accepts pipes until the end of the test, one after the other. It
+// echoes the messages of each until the pipe ends, and appends the pipe's errors to s.results.
 func (s *survivor) accept(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	t.Cleanup(func() { stop(); s.accepting.Wait() })
@@ -79,7 +82,8 @@ func (s *survivor) accept(t *testing.T) {
 	})
 }
 
-// useUntilEnd uses a pipe until it ends, and returns the errors of the pipe.
+// useUntilEnd echoes the messages of p until p ends, and then closes p. It returns the errors of
+// the echo and of Close, joined, and an additional error if a message arrived after the end.
 func (s *survivor) useUntilEnd(ctx context.Context, p *pipe.Pipe) error {
 	err := echoMessages(ctx, p)
 	if _, again := p.Next(ctx); again == nil {
@@ -99,14 +103,17 @@ type killResult struct {
 	freed  time.Duration
 }
 
-// unnoticed reports whether the child ended before the survivor could notice it.
+// unnoticed reports whether this process had no pipe and no handshake with the child, so that the
+// death of the child caused no error.
 func (f killResult) unnoticed() bool { return len(f.errs) == 0 && f.failed == 0 }
 
-// striping reports whether the child ended while its lanes carried tensors.
+// striping reports whether the child was killed while its lanes carried tensors: after they had
+// begun to, and before the child began to close.
 func (f killResult) striping() bool { return f.lanes && !f.closed }
 
-// connect starts a child, uses the pipe to it until it ends, and waits until all its resources are
-// released.
+// connect starts a child that is killed at point n, or runs to its end if n is 0. It uses the pipe
+// to the child until the pipe ends, waits until all resources of this process are released, and
+// returns the result, with the time that this took and all errors.
 func (s *survivor) connect(t *testing.T, start starter, listens bool, n int) killResult {
 	t.Helper()
 	f := killResult{n: n}
@@ -138,7 +145,8 @@ func (s *survivor) connect(t *testing.T, start starter, listens bool, n int) kil
 	return f
 }
 
-// recordProgress records how far the child had got, by its output.
+// recordProgress sets f.lanes if the child has printed that its lanes carry tensors, and f.closed
+// if it has printed that it begins to close.
 func (f *killResult) recordProgress(m *killableChild) {
 	_, f.lanes = m.printed(striped)
 	_, f.closed = m.printed(closing)
@@ -152,7 +160,9 @@ func (s *survivor) dial(t *testing.T, url string) error {
 	return s.useUntilEnd(t.Context(), p)
 }
 
-// waitNoticed waits until the pipe of a child that dialled has failed, or its handshake.
+// waitNoticed blocks until this process has noticed the death of a child that dialled: the child's
+// pipe has ended, or the context's number of failed handshakes is above the argument failed. It
+// fails the test, with the text in what, if this takes too long.
 func (s *survivor) waitNoticed(t *testing.T, failed uint64, what string) {
 	t.Helper()
 	noticed := func() bool {
@@ -165,7 +175,9 @@ func (s *survivor) waitNoticed(t *testing.T, failed uint64, what string) {
 	}
 }
 
-// waitClean waits until only the sibling is connected and nothing has leaked.
+// waitClean blocks until the only open pipe is that of the sibling, a process that stays connected
+// during the whole test, and no handshake is in progress. It then requires that no resource has
+// leaked since recordBaseline. It fails the test, with the text in what, if this takes too long.
 func (s *survivor) waitClean(t *testing.T, what string) {
 	t.Helper()
 	onlySibling := func() bool {
@@ -180,9 +192,9 @@ func (s *survivor) waitClean(t *testing.T, what string) {
 	require.Empty(t, s.before.Leaks(), what)
 }
 
-// require checks that each error is one that the death of the peer may cause. On an open pipe that
-// is [pipe.ErrPeerLost], or [pipe.ErrPeerClosed] if the peer had begun to close. Dial fails with
-// [pipe.ErrHandshake], or because its connection was refused.
+// require fails the test if an error in f is not one that the death of the peer may cause. For an
+// open pipe these are [pipe.ErrPeerLost], and [pipe.ErrPeerClosed] if the peer had begun to close.
+// For Dial they are [pipe.ErrHandshake] and a refused connection.
 func (f killResult) require(t *testing.T, n int) {
 	t.Helper()
 	for _, err := range f.errs {

@@ -19,8 +19,10 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
 
-// atSystemCall starts a child that is killed before its n-th system call. Calls of the Go runtime's
-// own do not count, nor those before its first line of output.
+// atSystemCall starts a child with childArgs under ptrace. The child is killed before its n-th
+// system call, not counting those of the Go runtime and those before its first line of output.
+// atSystemCall does not wait for the child's end; the channel ended of the result receives how the
+// child ended.
 func atSystemCall(t *testing.T, childArgs string, n int) *killableChild {
 	t.Helper()
 	m := newKillableChild()
@@ -42,7 +44,8 @@ func atSystemCall(t *testing.T, childArgs string, n int) *killableChild {
 	return m
 }
 
-// skipWithoutTracing skips a test where ptrace is not permitted, as in some containers.
+// skipWithoutTracing skips the test if ptrace is not permitted, as in some containers. It starts a
+// traced child to find out.
 func skipWithoutTracing(t *testing.T) {
 	t.Helper()
 	m := atSystemCall(t, strings.Join([]string{routeChild, routes[0].name, string(pipe.DialectNative), "uv://127.0.0.1:1", "idle"}, " "), 1)
@@ -81,7 +84,9 @@ func trace(childArgs string, out *os.File, fatal int) exitInfo {
 // child with the tracer.
 const traceOptions = unix.PTRACE_O_TRACESYSGOOD | unix.PTRACE_O_TRACECLONE | unix.PTRACE_O_TRACEEXEC | unix.PTRACE_O_EXITKILL
 
-// follow resumes the child at each stop until it exits.
+// follow resumes the traced child each time one of its threads stops, until the child has exited.
+// It sets tr.killed if the child was killed. The error is that of ptrace, or describes the child's
+// exit if that was a failure.
 func (tr *tracer) follow() error {
 	var status unix.WaitStatus
 	if _, err := wait(tr.pid, &status); err != nil {
@@ -117,7 +122,9 @@ func failure(status unix.WaitStatus) error {
 	return fmt.Errorf("the child ended with status %#x", int(status))
 }
 
-// wait waits for threads that this thread traces, not for other children of the process.
+// wait blocks until a thread that this thread traces, with the id pid or any if pid is -1, changes
+// its state. It returns the id of that thread and sets *status. It does not wait for other children
+// of the process.
 func wait(pid int, status *unix.WaitStatus) (int, error) {
 	for {
 		tid, err := unix.Wait4(pid, status, unix.WALL|unix.WNOTHREAD, nil)
@@ -127,7 +134,9 @@ func wait(pid int, status *unix.WaitStatus) (int, error) {
 	}
 }
 
-// handleStop returns the signal to deliver to a stopped thread, or 0.
+// handleStop handles a stop of the traced thread tid and returns the signal with which the thread
+// must be resumed, 0 for none. If the thread has stopped at a system call, handleStop counts the
+// call, and kills the child at the chosen one.
 func (tr *tracer) handleStop(tid int, status unix.WaitStatus) int {
 	switch s := status.StopSignal(); {
 	case s == unix.SIGTRAP|0x80:
@@ -141,7 +150,9 @@ func (tr *tracer) handleStop(tid int, status unix.WaitStatus) int {
 	return 0
 }
 
-// call counts a system call if the thread is entering it, and kills the child at the chosen one.
+// call counts a system call if the thread tid is about to make one. If the number is the chosen
+// one, it kills the child. Calls that ignored reports, and those before the child's first output,
+// do not count.
 func (tr *tracer) call(tid int) {
 	var c systemCall
 	if !c.of(tid) {
@@ -174,14 +185,15 @@ const (
 	entry          = 1      // PTRACE_SYSCALL_INFO_ENTRY
 )
 
-// of reads the call that a thread enters, and returns false if it does not enter one.
+// of sets *c to the system call that the stopped thread tid is about to make, and reports true. If
+// the thread is not about to make one, it reports false.
 func (c *systemCall) of(tid int) bool {
 	_, _, errno := unix.RawSyscall6(unix.SYS_PTRACE, getSyscallInfo, uintptr(tid), unsafe.Sizeof(*c), uintptr(unsafe.Pointer(c)), 0, 0)
 	return errno == 0 && c.op == entry
 }
 
-// ignored reports whether a call belongs to the Go runtime (threads, signals, its heap), which
-// makes such calls at arbitrary times, or to the test.
+// ignored reports whether the system call does not count, because the Go runtime makes it at
+// arbitrary times, for threads, signals or its heap, or because the test makes it.
 func (c *systemCall) ignored() bool {
 	switch c.number {
 	case unix.SYS_MMAP:

@@ -9,7 +9,8 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/tensor"
 )
 
-// model returns n tensors of size bytes each.
+// model returns n F32 tensors of size bytes each, of zeros, named like the weights of a model's
+// layers.
 func model(n, size int) map[string]*tensor.Tensor {
 	tensors := map[string]*tensor.Tensor{}
 	for i := range n {

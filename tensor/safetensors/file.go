@@ -14,8 +14,8 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/tensor"
 )
 
-// File is an open file, mapped into memory where the system supports that. Its methods may be called
-// from any goroutine. The caller must call Close.
+// File is an open file, mapped into memory where the system supports that. Its methods may be
+// called from any goroutine. The caller must call Close.
 type File struct {
 	options Options
 	header  *header
@@ -27,11 +27,13 @@ type File struct {
 	closed bool
 }
 
-// Open maps a regular file and reads its header; use NewReader for other files. The caller must close
-// the File.
+// Open opens the regular file at path, maps it into memory where the system supports that, and
+// reads its header. For other files, such as pipes, it fails; use NewReader. The caller must close
+// the File. The File keeps options.Allocator for its tensors.
 //
-// The error is a *FormatError, a *DTypeError for a dtype that the format does not have, a *LimitError,
-// ErrShrunk, or one of package os.
+// The error is a *FormatError if the file does not follow the format, a *DTypeError for a dtype
+// that the format does not have, a *LimitError if a limit in options is exceeded, ErrShrunk if the
+// file shrinks while it is read, or one of package os.
 func Open(path string, options Options) (*File, error) {
 	// Check before opening: opening a named pipe would block until it has a writer.
 	if info, err := os.Stat(path); err != nil {
@@ -51,8 +53,8 @@ func Open(path string, options Options) (*File, error) {
 	return f, nil
 }
 
-// load maps the open file and reads its header. After an error nothing is mapped; the caller closes the
-// file.
+// load maps the open file f.file and reads its header into f. After an error nothing is mapped. In
+// any case f.file stays open, and the caller closes it.
 func (f *File) load() error {
 	size, err := f.size()
 	if err != nil {
@@ -71,8 +73,9 @@ func (f *File) load() error {
 	return nil
 }
 
-// loadHeader reads the header of the mapped file, which has size bytes, and sets header and data. The
-// error is a *FormatError unless the tensors end exactly at size, or that of readHeader.
+// loadHeader reads the header of the mapped file, which has size bytes, and sets f.header and
+// f.data. The error is that of readHeader, or a *FormatError unless the data of the last tensor
+// ends exactly at size.
 func (f *File) loadHeader(size int) (err error) {
 	f.header, f.data, err = readHeader(&pagesReader{pages: f.pages, end: size}, f.options)
 	if err != nil {
@@ -87,7 +90,7 @@ func (f *File) loadHeader(size int) (err error) {
 	return nil
 }
 
-// size returns the present size of the file in bytes, or the error of Stat.
+// size returns the present size of the file in bytes. The error is that of Stat.
 func (f *File) size() (int, error) {
 	info, err := f.file.Stat()
 	if err != nil {
@@ -96,11 +99,12 @@ func (f *File) size() (int, error) {
 	return int(info.Size()), nil
 }
 
-// Infos returns the descriptions of the tensors in the order of the data. The caller must not change
-// the slice.
+// Infos returns the descriptions of all tensors, in the order of their data in the file. The slice
+// is f's own, which the caller must not change. It stays valid after Close.
 func (f *File) Infos() []Info { return f.header.infos }
 
-// Info returns the description of the tensor with that name. The error is a *NotFoundError.
+// Info returns the description of the tensor with the given name. If the file has none it returns a
+// zero Info and a *NotFoundError. The Shape in it is f's own, which the caller must not change.
 func (f *File) Info(name string) (Info, error) {
 	i, ok := f.header.index[name]
 	if !ok {
@@ -109,12 +113,14 @@ func (f *File) Info(name string) (Info, error) {
 	return f.header.infos[i], nil
 }
 
-// Metadata returns a copy of the file's metadata, nil if it has none.
+// Metadata returns a copy of the file's metadata, which is nil if the file has none.
 func (f *File) Metadata() map[string]string { return maps.Clone(f.header.metadata) }
 
-// Tensor returns a copy, in memory from Options.Allocator, of the tensor with that name. The error is a
-// *NotFoundError, a *DTypeError if package tensor lacks the dtype, ErrShrunk, ErrClosed, that of the
-// Allocator, or one of package os or tensor.
+// Tensor returns a copy, in memory from Options.Allocator, of the tensor with the given name. The
+// copy belongs to the caller and stays valid after Close. The error is a *NotFoundError if the file
+// has no such tensor, and a *DTypeError if package tensor lacks its dtype. Otherwise it is that of
+// the Allocator, ErrClosed after Close, ErrShrunk if the file has become shorter, or one of package
+// os or tensor.
 func (f *File) Tensor(name string) (*tensor.Tensor, error) {
 	info, err := f.Info(name)
 	if err != nil {
@@ -135,8 +141,9 @@ func (f *File) Tensor(name string) (*tensor.Tensor, error) {
 	return tensor.FromStorage(s, dtype, info.Shape...)
 }
 
-// read fills s with the bytes of the file from offset on. The error is ErrClosed, ErrShrunk, or one of
-// package os or tensor. The caller must not hold f.mu.
+// read fills the memory of s with the bytes of the file from offset on. The error is ErrClosed
+// after Close, ErrShrunk if the file has become shorter, or one of package os or tensor; the
+// contents of s are then undefined. read holds f.mu for reading while it copies.
 func (f *File) read(s *tensor.Storage, offset int) error {
 	dst, err := s.Bytes()
 	if err != nil {
@@ -161,8 +168,9 @@ func (f *File) read(s *tensor.Storage, offset int) error {
 	return nil
 }
 
-// Close unmaps the file; tensors copied from it stay valid. It waits for calls of Tensor. A further
-// Close returns ErrClosed.
+// Close unmaps and closes the file, after it has waited for running calls of Tensor. Tensors that
+// Tensor has returned are copies and stay valid. The first call returns the errors of unmapping and
+// closing, joined; later calls return ErrClosed.
 func (f *File) Close() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -191,9 +199,9 @@ func (r *pagesReader) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// ReadFile returns copies of all tensors of a file by name, and its metadata, nil if it has none. If
-// one tensor cannot be read it returns only an error; use Open to read the others. The errors are those
-// of Open and File.Tensor.
+// ReadFile returns copies of all tensors of the file at path, by name, and the file's metadata,
+// which is nil if it has none. If one tensor cannot be read, ReadFile returns only an error; use
+// Open to read the others. The errors are those of Open and File.Tensor.
 func ReadFile(path string, options Options) (map[string]*tensor.Tensor, map[string]string, error) {
 	f, err := Open(path, options)
 	if err != nil {
@@ -209,8 +217,9 @@ func ReadFile(path string, options Options) (map[string]*tensor.Tensor, map[stri
 	return tensors, f.Metadata(), nil
 }
 
-// copyMapped copies mapped memory to dst, which has the same length. It returns ErrShrunk if the mapped
-// file has lost a page, where the access faults.
+// copyMapped copies mapped, which is memory of a mapped file, to dst of the same length. It returns
+// ErrShrunk if an access to mapped faults, as after the file has become shorter; dst may then be
+// partly written. Any other panic continues.
 func copyMapped(dst, mapped []byte) (err error) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() {
@@ -222,8 +231,8 @@ func copyMapped(dst, mapped []byte) (err error) {
 	return nil
 }
 
-// convertFault returns ErrShrunk if recovered is a memory fault at an address within mapped. It panics
-// with any other value of recovered.
+// convertFault returns ErrShrunk if recovered, a value that recover has returned, is a memory fault
+// at an address within mapped. With any other value it panics again.
 func convertFault(mapped []byte, recovered any) error {
 	// fault is an error like those of the runtime's panics.
 	fault, ok := recovered.(interface {

@@ -71,14 +71,15 @@ func TestFileFromManyGoroutines(t *testing.T) {
 	wg.Wait()
 }
 
-// twoTensors returns a file with a tensor of 1000 bytes, on its first page, and one that is large
-// enough for a pool.
+// twoTensors returns the contents of a file with two U8 tensors: "a" of 1000 bytes, on the first
+// page of the file, and "b" of 1 MiB, large enough for a pool to map it.
 func twoTensors() []byte {
 	header := entries(`"dtype":"U8","shape":[1000],"data_offsets":[0,1000]`, `"dtype":"U8","shape":[1048576],"data_offsets":[1000,1049576]`)
 	return build(header, bytes.Repeat([]byte{7}, 1049576)...)
 }
 
-// shrinking opens a file of two tensors and then truncates it to size.
+// shrinking opens a file with the contents of twoTensors, then truncates it to size bytes, and
+// returns the File, which the test closes at its end.
 func shrinking(t *testing.T, size int, options Options) *File {
 	t.Helper()
 	path := save(t, twoTensors())
@@ -117,7 +118,8 @@ func TestFileThatShrinks(t *testing.T) {
 	}
 }
 
-// The memory of a tensor that could not be read is released.
+// TestFailedReadReleases checks that File.Tensor releases the memory of a tensor that could not be
+// read.
 func TestFailedReadReleases(t *testing.T) {
 	pool := tensor.NewPool(tensor.PoolOptions{})
 	f := shrinking(t, 4096, Options{Allocator: pool})
@@ -134,7 +136,8 @@ func (f fault) Error() string { return "fault" }
 func (f fault) RuntimeError() {}
 func (f fault) Addr() uintptr { return f.at }
 
-// Only faults within the mapping are errors; any other panic is a defect and must show.
+// TestOtherPanicsGoOn checks that convertFault turns only faults within the mapping into errors.
+// Any other panic is a defect, which must stay visible, and continues.
 func TestOtherPanicsGoOn(t *testing.T) {
 	mapped := bytes.Repeat([]byte{1}, 16) // on the heap, where it stays in place
 	start := uintptr(unsafe.Pointer(&mapped[0]))

@@ -14,8 +14,9 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/tensor"
 )
 
-// FuzzDecode reads arbitrary bytes: reading must not panic, nor allocate more than in proportion to the
-// bytes; what it accepts must be JSON, and survive a round trip.
+// FuzzDecode reads arbitrary bytes as a file. It requires that reading does not panic, allocates
+// memory only in proportion to the bytes, and accepts only headers that are JSON and tensors that
+// survive a round trip.
 func FuzzDecode(f *testing.F) {
 	for _, path := range append(must(filepath.Glob("testdata/independent/*")), "testdata/digits_split_mlp_init.safetensors") {
 		f.Add(must(os.ReadFile(path)))
@@ -26,7 +27,8 @@ func FuzzDecode(f *testing.F) {
 	f.Fuzz(checkFile)
 }
 
-// FuzzHeader is FuzzDecode with a length that always matches the header.
+// FuzzHeader reads files of an arbitrary header and arbitrary data, whose length field always
+// matches the header, and requires the same as FuzzDecode.
 func FuzzHeader(f *testing.F) {
 	for _, path := range must(filepath.Glob("testdata/independent/*")) {
 		file := must(os.ReadFile(path))
@@ -54,8 +56,9 @@ func checkFile(t *testing.T, file []byte) {
 	}
 }
 
-// checkAccepted compares the result with that of another JSON parser, and with itself after a round
-// trip.
+// checkAccepted requires that tensors and metadata, which this package has read from a file with
+// the given header, match what encoding/json finds in the header, and that they are unchanged after
+// they are written and read again.
 func checkAccepted(t *testing.T, header []byte, tensors map[string]*tensor.Tensor, metadata map[string]string) {
 	var seen map[string]json.RawMessage
 	require.NoError(t, json.Unmarshal(header, &seen))

@@ -27,11 +27,11 @@ type Info struct {
 	format     format
 }
 
-// ByteSize returns the number of bytes of the tensor in the file.
+// ByteSize returns the number of bytes that the tensor takes in the file.
 func (i Info) ByteSize() int { return i.end - i.begin }
 
-// Type returns the dtype that the tensor has in memory. The error is a *DTypeError if package tensor
-// lacks the dtype of the file.
+// Type returns the dtype that the tensor has in package tensor. If package tensor lacks the dtype
+// of the file, it returns 0 and a *DTypeError.
 func (i Info) Type() (tensor.DType, error) {
 	if !i.format.dtype.Valid() {
 		return 0, &DTypeError{Tensor: i.Name, DType: i.DType, Reason: "is not supported; convert the tensor to another one"}
@@ -47,9 +47,11 @@ type header struct {
 	size     int // bytes of all tensors
 }
 
-// readHeader reads and validates the length and the header from the start of a file. It returns the
-// header and the number of bytes read. It allocates at most twice the received bytes. The error is a
-// *FormatError, a *DTypeError, a *LimitError or that of r.
+// readHeader reads the length and the header from the start of a file, checks them, and returns the
+// header and the number of bytes read from r. It reads no further, and allocates memory for the
+// text only as bytes arrive. The error is a *FormatError if the header is not valid or r ends
+// early, a *DTypeError for a dtype that the format does not have, a *LimitError if a limit in o is
+// exceeded, or that of r. With an error the results have no meaning.
 func readHeader(r io.Reader, o Options) (*header, int, error) {
 	var prefix [8]byte
 	if _, err := io.ReadFull(r, prefix[:]); err != nil {
@@ -70,8 +72,9 @@ func readHeader(r io.Reader, o Options) (*header, int, error) {
 	return h, len(prefix) + len(text), err
 }
 
-// truncated returns a *FormatError if err is io.EOF or io.ErrUnexpectedEOF, and otherwise err
-// unchanged. what names the part of the file that is not complete.
+// truncated returns a *FormatError if err matches io.EOF or io.ErrUnexpectedEOF. The text of the
+// *FormatError calls the part of the file that ends early by the name in what. truncated returns any
+// other err unchanged, also nil.
 func truncated(what string, err error) error {
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 		return &FormatError{Reason: "the file ends within " + what, Err: io.ErrUnexpectedEOF}
@@ -79,8 +82,10 @@ func truncated(what string, err error) error {
 	return err
 }
 
-// parseHeader parses the JSON of a header and checks everything that can be checked without the data.
-// The error is a *FormatError, a *DTypeError or a *LimitError.
+// parseHeader parses text, the JSON of a header, and returns the header after all checks that do
+// not need the data. The header keeps no reference to text. The error is a *FormatError if text is
+// not valid, a *DTypeError for a dtype that the format does not have, or a *LimitError if a limit
+// in o is exceeded.
 func parseHeader(text []byte, o Options) (*header, error) {
 	switch {
 	case len(text) == 0 || text[0] != '{':
@@ -109,8 +114,10 @@ type parser struct {
 	seen     map[string]bool
 }
 
-// entry parses the value of one key of the header: the metadata, or the description of the tensor of
-// that name. The error is a *FormatError or a *LimitError.
+// entry parses the value of one key at the top of the header and stores it in p: the metadata if
+// key is "__metadata__", and otherwise the description of the tensor named key. The error is a
+// *FormatError if the value is not valid or the key occurs twice, or a *LimitError if a limit is
+// exceeded.
 func (p *parser) entry(key string) error {
 	if p.seen[key] {
 		return &FormatError{Tensor: key, Reason: "the name occurs twice"}
@@ -127,7 +134,8 @@ func (p *parser) entry(key string) error {
 	return err
 }
 
-// metadatum parses the value of one key of the metadata. The error is a *FormatError.
+// metadatum parses the value of one key of the metadata, a string, and stores it in p.metadata. The
+// error is a *FormatError if the value is not valid or the key occurs twice.
 func (p *parser) metadatum(key string) error {
 	if _, twice := p.metadata[key]; twice {
 		return p.fail("the metadata has %.80q twice", key)
@@ -140,8 +148,9 @@ func (p *parser) metadatum(key string) error {
 	return err
 }
 
-// info parses the description of the tensor of that name, without checking that dtype, shape and
-// offsets are consistent. The error is a *FormatError or a *LimitError.
+// info parses and returns the description of the tensor with the given name. It does not check that
+// dtype, shape and offsets are consistent. The error is a *FormatError if the text is not valid, or
+// a *LimitError for too many dimensions or offsets.
 func (p *parser) info(name string) (Info, error) {
 	info := Info{Name: name}
 	var offsets []int
@@ -173,8 +182,9 @@ func (p *parser) info(name string) (Info, error) {
 	return info, nil
 }
 
-// ints parses an array of at most limit integers. The error is a *FormatError, or a *LimitError that
-// names what.
+// ints parses an array of integers from 0 up and returns them in a new slice. The error is a
+// *FormatError if the text is not valid, or a *LimitError, with what as the name of the numbers, if
+// there are more than limit of them.
 func (p *parser) ints(what string, limit int) ([]int, error) {
 	out := []int{}
 	err := p.list('[', ']', func() error {
@@ -188,10 +198,11 @@ func (p *parser) ints(what string, limit int) ([]int, error) {
 	return out, err
 }
 
-// layOut returns the header of the tensors infos, and sorts infos by the offsets of their data. The
-// tensors must cover the data without overlap or gap, and each must have the size that its dtype and
-// shape require. Otherwise the error is a *FormatError, or a *DTypeError for a dtype that the format
-// does not have. It is a *LimitError if the tensors exceed Options.ByteLimit.
+// layOut sorts infos by the offsets of their data, checks them, and returns a header with infos,
+// which it keeps, and metadata. The tensors must cover the data without overlap or gap, and each
+// must have the size that its dtype and shape require. Otherwise the error is a *FormatError, or a
+// *DTypeError for a dtype that the format does not have. It is a *LimitError if the tensors
+// together exceed o.ByteLimit bytes.
 func layOut(infos []Info, metadata map[string]string, o Options) (*header, error) {
 	slices.SortStableFunc(infos, func(a, b Info) int {
 		return cmp.Or(cmp.Compare(a.begin, b.begin), cmp.Compare(a.end, b.end))
@@ -207,9 +218,9 @@ func layOut(infos []Info, metadata map[string]string, o Options) (*header, error
 	return h, within("bytes of tensors", uint64(h.size), o.ByteLimit)
 }
 
-// check sets the format of i and returns an error unless the tensor starts at offset begin and has the
-// size that its dtype and shape require. The error is a *DTypeError for a dtype that the format does
-// not have, otherwise a *FormatError.
+// check sets i.format according to i.DType, and returns nil if the data of i begins at the offset
+// begin and has the size that dtype and shape require. The error is a *DTypeError for a dtype that
+// the format does not have, and otherwise a *FormatError.
 func (i *Info) check(begin int) error {
 	at := slices.IndexFunc(formats[:], func(f format) bool { return f.name == i.DType })
 	if at < 0 {
@@ -268,8 +279,8 @@ var formats = [...]format{
 	{"U64", 64, 0},
 }
 
-// byteSize returns the number of bytes of n elements; ok is false if it is not an integer or does not
-// fit into an int.
+// byteSize returns the number of bytes that n elements of format f take. ok is false if that is not
+// a whole number of bytes or does not fit into an int.
 func (f format) byteSize(n int) (size int, ok bool) {
 	high, low := bits.Mul64(uint64(n), f.bits)
 	if high != 0 || low%8 != 0 || low/8 > math.MaxInt {

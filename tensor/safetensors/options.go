@@ -10,8 +10,8 @@ import (
 // maxHeader is the size of the largest header that other implementations read.
 const maxHeader = 100_000_000
 
-// Options bound what is read, and provide memory for tensors. The zero value permits headers up to 100
-// MB, as other implementations do, and uses memory from the Go heap.
+// Options has limits for reading, and provides memory for tensors. The zero value permits headers of
+// up to 100 MB, as other implementations do, and uses memory from the Go heap.
 type Options struct {
 	// HeaderLimit is the maximum size of the header in bytes; 0 is 100 MB.
 	HeaderLimit int
@@ -30,7 +30,9 @@ type Options struct {
 	Allocator tensor.Allocator
 }
 
-// withDefaults returns o with defaults for unset fields, and RankLimit at most tensor.MaxRank.
+// withDefaults returns a copy of o in which HeaderLimit, RankLimit and Allocator have their
+// defaults if they are not set, and in which a RankLimit above tensor.MaxRank is replaced by
+// tensor.MaxRank.
 func (o Options) withDefaults() Options {
 	if o.HeaderLimit <= 0 {
 		o.HeaderLimit = maxHeader
@@ -44,8 +46,8 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// within returns a *LimitError if value exceeds limit, and otherwise nil. what names the limited
-// quantity, such as "tensors". A limit of 0 or less is no limit.
+// within returns a *LimitError if value exceeds limit, and otherwise nil. A limit of 0 or less is
+// no limit. The error calls the limited quantity by the name in what, such as "tensors".
 func within(what string, value uint64, limit int) error {
 	if limit > 0 && value > uint64(limit) {
 		return &LimitError{What: what, Value: value, Limit: limit}
@@ -53,8 +55,8 @@ func within(what string, value uint64, limit int) error {
 	return nil
 }
 
-// ErrShrunk is returned if a file lost bytes while it was open, because another program writes to it.
-// Open it again after that.
+// ErrShrunk is returned if a file lost bytes while it was open, because another program writes to
+// it. Open it again after that.
 var ErrShrunk = errors.New("safetensors: the file shrank while it was read")
 
 // ErrClosed is returned by calls on a File that was closed.
@@ -79,7 +81,7 @@ func (e *FormatError) Error() string {
 	return text
 }
 
-// Unwrap returns Err.
+// Unwrap returns e.Err, the cause, or nil if there is none.
 func (e *FormatError) Unwrap() error { return e.Err }
 
 // DTypeError reports a dtype that the safetensors format does not have, or one of the format that
@@ -101,8 +103,8 @@ func (e *NotFoundError) Error() string {
 	return fmt.Sprintf("safetensors: no tensor %.80q in the file", e.Tensor)
 }
 
-// NameError reports a tensor's name, or a text of the metadata, that cannot be written to a file. It
-// also reports a name whose tensor is nil.
+// NameError reports a tensor's name, or a text of the metadata, that cannot be written to a file.
+// It also reports a name whose tensor is nil.
 type NameError struct {
 	Name   string
 	Reason string
@@ -110,7 +112,8 @@ type NameError struct {
 
 func (e *NameError) Error() string { return fmt.Sprintf("safetensors: %.80q %s", e.Name, e.Reason) }
 
-// LimitError reports a file that exceeds a limit of Options. Raise the limit if the file is trusted.
+// LimitError reports a file that exceeds a limit of Options. Raise the limit if the file is
+// trusted.
 type LimitError struct {
 	What  string // the limited quantity, such as "bytes of header"
 	Value uint64

@@ -14,8 +14,8 @@ type pages struct{ file *os.File }
 
 func mapPages(f *os.File, _ int) (pages, error) { return pages{f}, nil }
 
-// read fills dst with the bytes of the file from offset on. The error is ErrShrunk if the file has
-// fewer, or that of package os.
+// read fills dst with the bytes of the file from offset on. The error is ErrShrunk if the file ends
+// before dst is full, or that of package os.
 func (p pages) read(dst []byte, offset int) error {
 	_, err := p.file.ReadAt(dst, int64(offset))
 	if errors.Is(err, io.EOF) {

@@ -19,13 +19,13 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/tensor"
 )
 
-// build returns a file with a header and data.
+// build returns the contents of a file: the length of header, header, and data.
 func build(header string, data ...byte) []byte {
 	out := binary.LittleEndian.AppendUint64(nil, uint64(len(header)))
 	return append(append(out, header...), data...)
 }
 
-// save writes a file to a directory of the test.
+// save writes contents to a new file in a temporary directory of the test and returns its path.
 func save(t testing.TB, contents []byte) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "x.safetensors")
@@ -33,7 +33,7 @@ func save(t testing.TB, contents []byte) string {
 	return path
 }
 
-// elements returns the bytes of a contiguous tensor.
+// elements returns a copy of the bytes of x, which must be contiguous and on the host.
 func elements(t testing.TB, x *tensor.Tensor) []byte {
 	t.Helper()
 	buf, err := x.Buffer()
@@ -56,8 +56,9 @@ var readers = map[string]func(t testing.TB, file []byte, o Options) (map[string]
 	},
 }
 
-// TestGolden compares every tensor of files written by PyTorch users with the result of a few lines of
-// Python.
+// TestGolden compares the dtype, the shape and a checksum of every tensor of three files, written
+// by users of PyTorch, with testdata/sums.txt, which a few lines of Python have made from the same
+// files.
 func TestGolden(t *testing.T) {
 	list, err := os.ReadFile("testdata/sums.txt")
 	require.NoError(t, err)
@@ -113,7 +114,8 @@ func TestGoldenWeights(t *testing.T) {
 	}
 }
 
-// pattern returns the bytes that the generator in internal/crosscheck writes for a tensor.
+// pattern returns the bytes that the program in internal/crosscheck writes for a tensor with the
+// given description.
 func pattern(info Info) []byte {
 	p := make([]byte, info.ByteSize())
 	for i := range p {
@@ -125,7 +127,8 @@ func pattern(info Info) []byte {
 	return p
 }
 
-// The files in testdata/independent were written by another implementation.
+// TestIndependentFiles checks that the files in testdata/independent, which another implementation
+// has written, are read with the right order, dtypes, shapes, bytes and metadata.
 func TestIndependentFiles(t *testing.T) {
 	for _, c := range []struct {
 		file     string
@@ -194,7 +197,9 @@ func TestUnsupportedDTypes(t *testing.T) {
 	require.ErrorAs(t, err, new(*DTypeError))
 }
 
-// Elements smaller than a byte are counted in bits.
+// TestSmallDTypes checks that the size of tensors with elements smaller than a byte is counted in
+// bits: they are skipped with a *DTypeError, and a size that is not a whole number of bytes is a
+// *FormatError.
 func TestSmallDTypes(t *testing.T) {
 	f4 := build(`{"x":{"dtype":"F4","shape":[3,2],"data_offsets":[0,3]},"y":{"dtype":"F6_E2M3","shape":[4],"data_offsets":[3,6]}}`, 1, 2, 3, 4, 5, 6)
 	r, err := NewReader(bytes.NewReader(f4), Options{})
@@ -210,7 +215,7 @@ func TestSmallDTypes(t *testing.T) {
 	require.ErrorAs(t, err, new(*FormatError))
 }
 
-// one returns a header with one U8 tensor of n elements.
+// one returns a header with one U8 tensor of n elements, named x.
 func one(n int) string {
 	return fmt.Sprintf(`{"x":{"dtype":"U8","shape":[%d],"data_offsets":[0,%d]}}`, n, n)
 }
@@ -249,7 +254,8 @@ func TestAccepted(t *testing.T) {
 	}
 }
 
-// entries makes a header of tensors described after their names a, b, ...
+// entries returns a header of tensors named a, b, ..., whose descriptions are infos, the JSON
+// between the braces.
 func entries(infos ...string) string {
 	var out []string
 	for i, info := range infos {
@@ -368,7 +374,8 @@ func TestUnknownDType(t *testing.T) {
 	}
 }
 
-// A file may end anywhere.
+// TestTruncated checks that every way to read a file returns a *FormatError and
+// io.ErrUnexpectedEOF, wherever the file ends early.
 func TestTruncated(t *testing.T) {
 	file, err := os.ReadFile("testdata/independent/dtypes.safetensors")
 	require.NoError(t, err)
@@ -430,7 +437,8 @@ func (m *meter) Alloc(size int) (*tensor.Storage, error) {
 	return tensor.Heap{}.Alloc(size)
 }
 
-// A claim of terabytes allocates no more memory than in proportion to the bytes that follow.
+// TestMemoryFollowsTheBytes checks that a header that claims terabytes of data, or a huge header,
+// makes the reader allocate memory only in proportion to the bytes that follow.
 func TestMemoryFollowsTheBytes(t *testing.T) {
 	for _, have := range []int{0, 1, initialAlloc, 3 * initialAlloc, 5 * initialAlloc} {
 		var m meter
@@ -495,7 +503,8 @@ func TestErrorOfTheStream(t *testing.T) {
 	}
 }
 
-// One stream may contain several files if the reader stops in time.
+// TestReaderStopsBehindTheLastTensor checks that a Reader reads no byte after the last tensor, so
+// that one stream can contain several files, one after the other.
 func TestReaderStopsBehindTheLastTensor(t *testing.T) {
 	stream := bytes.NewReader(append(build(one(2), 1, 2), build(one(1), 3)...))
 	for _, want := range [][]byte{{1, 2}, {3}} {

@@ -9,8 +9,8 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/tensor"
 )
 
-// Reader reads tensors from a stream, in the order of their data. It must be used by one goroutine at a
-// time.
+// Reader reads tensors from a stream, in the order of their data. It must be used by one goroutine
+// at a time.
 type Reader struct {
 	r       io.Reader
 	options Options
@@ -19,11 +19,11 @@ type Reader struct {
 	broken  error
 }
 
-// NewReader reads the header from r and returns a Reader of the tensors that follow. The Reader does
-// not read ahead: after the last tensor r is at the end of the file, until Next is called again.
+// NewReader reads the header from r and returns a Reader of the tensors that follow. The Reader
+// keeps r. NewReader reads no byte of r after the header.
 //
-// The error is a *FormatError, a *DTypeError for a dtype that the format does not have, a *LimitError,
-// or that of r.
+// The error is a *FormatError if the header does not follow the format, a *DTypeError for a dtype
+// that the format does not have, a *LimitError if a limit in options is exceeded, or that of r.
 func NewReader(r io.Reader, options Options) (*Reader, error) {
 	options = options.withDefaults()
 	h, _, err := readHeader(r, options)
@@ -33,21 +33,23 @@ func NewReader(r io.Reader, options Options) (*Reader, error) {
 	return &Reader{r: r, options: options, header: h}, nil
 }
 
-// Infos returns the descriptions of the tensors in the order of the data. The caller must not change
-// the slice.
+// Infos returns the descriptions of all tensors, in the order of their data in the file. The slice
+// is r's own, which the caller must not change.
 func (r *Reader) Infos() []Info { return r.header.infos }
 
-// Metadata returns a copy of the file's metadata, nil if it has none.
+// Metadata returns a copy of the file's metadata, which is nil if the file has none.
 func (r *Reader) Metadata() map[string]string { return maps.Clone(r.header.metadata) }
 
 // Next reads the next tensor and returns it with its description. The tensor is in memory from
-// Options.Allocator and belongs to the caller. After the last tensor Next checks that the stream ends,
-// which may block, and returns io.EOF.
+// Options.Allocator and belongs to the caller. After the last tensor Next checks that the stream
+// ends, which may block, and returns io.EOF.
 //
-// A *DTypeError means that package tensor lacks the dtype: this tensor has been skipped, and the next
-// call reads the tensor after it. After any other error Next returns the same error again: a
-// *FormatError if the stream ends early or continues after the last tensor, the error of the stream, or
-// that of the Allocator.
+// A *DTypeError means that package tensor lacks the dtype of a tensor: Next has skipped that tensor
+// and returns its description, and the next call reads the tensor after it. Any other error is
+// final, and later calls return it again: a *FormatError if the stream ends early or continues
+// after the last tensor, the error of the stream or of the Allocator, or one of package tensor if
+// the memory of the Allocator cannot be written. With an error the returned tensor is nil, and
+// unless the error is a *DTypeError the Info has no meaning.
 func (r *Reader) Next() (Info, *tensor.Tensor, error) {
 	if r.broken != nil {
 		return Info{}, nil, r.broken
@@ -59,7 +61,8 @@ func (r *Reader) Next() (Info, *tensor.Tensor, error) {
 	return info, t, err
 }
 
-// advance reads the next tensor as Next does, whether or not an earlier call has failed.
+// advance reads the next tensor and returns what Next describes. Unlike Next it does not remember
+// errors: it reads on even if an earlier call has failed.
 func (r *Reader) advance() (Info, *tensor.Tensor, error) {
 	if r.next == len(r.header.infos) {
 		var extra [1]byte
@@ -90,10 +93,10 @@ func (r *Reader) advance() (Info, *tensor.Tensor, error) {
 // arrived.
 const initialAlloc = 1 << 20
 
-// fill reads the next size bytes of the stream and returns them in a new storage. It allocates more
-// memory only as bytes arrive, since a header may claim any size. After an error no storage is kept. The
-// error is a *FormatError if the stream ends early, that of the stream or of the Allocator, or one of
-// package tensor.
+// fill reads the next size bytes of the stream and returns them in a new storage from
+// Options.Allocator, which belongs to the caller. It allocates more memory only as bytes arrive,
+// since a header may claim any size. The error is a *FormatError if the stream ends early, that of
+// the stream or of the Allocator, or one of package tensor.
 func (r *Reader) fill(size int) (*tensor.Storage, error) {
 	s, err := r.options.Allocator.Alloc(min(size, initialAlloc))
 	if err != nil {
@@ -119,8 +122,9 @@ func (r *Reader) fill(size int) (*tensor.Storage, error) {
 	}
 }
 
-// grow returns a new storage, four times as large as s but at most size bytes, that begins with the
-// bytes of s. It releases s in any case. The error is that of the Allocator or of package tensor.
+// grow returns a new storage that begins with the bytes of s. The new storage is four times as
+// large as s, but has at most size bytes. grow releases s, also if it fails. The error is that of
+// the Allocator or of package tensor.
 func (r *Reader) grow(s *tensor.Storage, size int) (*tensor.Storage, error) {
 	defer s.Release()
 	bigger, err := r.options.Allocator.Alloc(s.Len() + min(size-s.Len(), 3*s.Len()))
@@ -133,15 +137,17 @@ func (r *Reader) grow(s *tensor.Storage, size int) (*tensor.Storage, error) {
 	}
 	to, err := bigger.Bytes()
 	if err != nil {
+		bigger.Release()
 		return nil, err
 	}
 	copy(to, from)
 	return bigger, nil
 }
 
-// Decode reads all tensors and the metadata of a stream, which must end with the file. It returns the
-// tensors by name, and the metadata, nil if the file has none. If one tensor cannot be read it returns
-// only an error; use NewReader to read the others. The errors are those of NewReader and Next.
+// Decode reads all tensors and the metadata of the stream r, which must end with the file. It
+// returns the tensors by name, in memory from options.Allocator, and the metadata, which is nil if
+// the file has none. If one tensor cannot be read, Decode returns only an error, which is one of
+// those of NewReader and Next. With NewReader a caller can skip tensors of an unsupported dtype.
 func Decode(r io.Reader, options Options) (map[string]*tensor.Tensor, map[string]string, error) {
 	reader, err := NewReader(r, options)
 	if err != nil {

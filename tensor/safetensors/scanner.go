@@ -8,20 +8,23 @@ import (
 	"unicode/utf8"
 )
 
-// scanner parses the JSON of a header from at on; the text must be valid UTF-8. It supports objects,
-// arrays, strings and integers from 0 on, since a header has nothing else. Package encoding/json would
-// accept duplicate keys and invalid surrogates. The errors of its methods are *FormatError.
+// scanner parses the JSON of a header from at on; the text must be valid UTF-8. It supports
+// objects, arrays, strings and integers from 0 on, since a header has nothing else. Package
+// encoding/json would accept duplicate keys and invalid surrogates. The errors of its methods are
+// *FormatError.
 type scanner struct {
 	text []byte
 	at   int
 }
 
-// fail returns a *FormatError with the current position.
+// fail returns a *FormatError whose text has the present position in the header, followed by the
+// text that fmt.Sprintf makes of format and args.
 func (s *scanner) fail(format string, args ...any) error {
 	return &FormatError{Reason: fmt.Sprintf("header at byte %d: ", s.at) + fmt.Sprintf(format, args...)}
 }
 
-// peek skips white space and returns the next byte without consuming it, 0 at the end.
+// peek skips white space and returns the next byte without consuming it, or 0 at the end of the
+// text.
 func (s *scanner) peek() byte {
 	for ; s.at < len(s.text); s.at++ {
 		switch c := s.text[s.at]; c {
@@ -33,7 +36,8 @@ func (s *scanner) peek() byte {
 	return 0
 }
 
-// expect skips white space and consumes the next byte, which must be c.
+// expect skips white space and consumes the next byte if it is c. Otherwise it consumes no byte and
+// returns a *FormatError.
 func (s *scanner) expect(c byte) error {
 	if s.peek() != c {
 		return s.fail("want %q", c)
@@ -42,8 +46,9 @@ func (s *scanner) expect(c byte) error {
 	return nil
 }
 
-// list parses items separated by commas between the brackets open and end. It calls item at the start
-// of each, and item must consume it; an error of item is returned.
+// list parses items separated by commas between the brackets open and end. It calls item at the
+// start of each item, and item must consume that item. list stops at the first error of item and
+// returns it unchanged. It returns a *FormatError if a bracket or comma is missing.
 func (s *scanner) list(open, end byte, item func() error) error {
 	if err := s.expect(open); err != nil {
 		return err
@@ -62,8 +67,9 @@ func (s *scanner) list(open, end byte, item func() error) error {
 	}
 }
 
-// object parses an object. It calls value with each key, and value must consume the key's value; an
-// error of value is returned.
+// object parses a JSON object. It calls value with each key, and value must consume the value of
+// that key. object stops at the first error of value and returns it unchanged. It returns a
+// *FormatError if the text is no object.
 func (s *scanner) object(value func(key string) error) error {
 	return s.list('{', '}', func() error {
 		key, err := s.str()
@@ -77,7 +83,8 @@ func (s *scanner) object(value func(key string) error) error {
 	})
 }
 
-// number parses an integer from 0 on that fits into an int.
+// number skips white space, parses an integer from 0 up and returns it. The error is a *FormatError
+// if there is none, if it has leading zeros, or if it does not fit into an int.
 func (s *scanner) number() (int, error) {
 	s.peek()
 	start := s.at
@@ -95,7 +102,8 @@ func (s *scanner) number() (int, error) {
 	return int(n), nil
 }
 
-// str parses a string and returns it without quotes and escapes.
+// str skips white space, parses a JSON string, and returns its contents without quotes and escapes,
+// in new memory. The error is a *FormatError.
 func (s *scanner) str() (string, error) {
 	if err := s.expect('"'); err != nil {
 		return "", err
@@ -128,6 +136,7 @@ func (s *scanner) str() (string, error) {
 var escapes = map[byte]rune{'"': '"', '\\': '\\', '/': '/', 'b': '\b', 'f': '\f', 'n': '\n', 'r': '\r', 't': '\t'}
 
 // escape parses one escape sequence, or two that form a surrogate pair, and returns the character.
+// The error is a *FormatError, also for half a surrogate pair.
 func (s *scanner) escape() (rune, error) {
 	if s.at+1 < len(s.text) {
 		if r, ok := escapes[s.text[s.at+1]]; ok {
@@ -149,8 +158,8 @@ func (s *scanner) escape() (rune, error) {
 	return r, nil
 }
 
-// unicode parses an escape \u with four hexadecimal digits and returns their value, which may be half
-// of a surrogate pair.
+// unicode parses an escape \u with four hexadecimal digits and returns their value, which may be
+// half of a surrogate pair. The error is a *FormatError if the text has another form.
 func (s *scanner) unicode() (rune, error) {
 	const size = len(`\u0000`)
 	if s.at+size > len(s.text) || string(s.text[s.at:s.at+2]) != `\u` {

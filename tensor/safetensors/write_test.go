@@ -14,7 +14,7 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/tensor"
 )
 
-// must returns the result of a call that cannot fail here.
+// must returns v, and panics if err is not nil. It is for calls that cannot fail in a test.
 func must[T any](v T, err error) T {
 	if err != nil {
 		panic(err)
@@ -22,7 +22,8 @@ func must[T any](v T, err error) T {
 	return v
 }
 
-// The expected bytes are those that the reference implementation writes for the same tensors.
+// TestEncodeBytes checks that Encode writes the bytes that the reference implementation writes for
+// the same tensors and metadata.
 func TestEncodeBytes(t *testing.T) {
 	x := must(tensor.FromSlice([]float32{0, 1, 2, 3, 4, 5}, 1, 2, 3))
 	elements := string([]byte{0, 0, 0, 0, 0, 0, 128, 63, 0, 0, 0, 64, 0, 0, 64, 64, 0, 0, 128, 64, 0, 0, 160, 64})
@@ -71,7 +72,8 @@ func TestEncodeOrder(t *testing.T) {
 	}
 }
 
-// roundTrip writes and reads tensors, and compares them bit by bit.
+// roundTrip encodes tensors and metadata, decodes the result, and requires that both are unchanged,
+// bit for bit.
 func roundTrip(t testing.TB, tensors map[string]*tensor.Tensor, metadata map[string]string) {
 	t.Helper()
 	var out bytes.Buffer
@@ -160,7 +162,7 @@ func TestEncodeReportsTheWriter(t *testing.T) {
 	}
 }
 
-// namesIn lists a directory.
+// namesIn returns the sorted names of the entries of the directory folder.
 func namesIn(t *testing.T, folder string) []string {
 	t.Helper()
 	list, err := os.ReadDir(folder)

@@ -25,13 +25,15 @@ type entry struct {
 	rank   int // index in formats
 }
 
-// Encode writes tensors and metadata, which may be nil, to w. Equal input gives equal output. Tensors
-// that are not contiguous are copied first, one at a time.
+// Encode writes tensors and metadata, which may be nil, to w as one file. Equal input gives equal
+// output. Tensors that are not contiguous are copied first, one at a time. Encode keeps no tensor
+// after it returns.
 //
-// The error is a *DTypeError for C128, which the format lacks, a *NameError, or a *LimitError for a
-// header that other implementations would reject. After these nothing has been written. The error may
-// also be one of package tensor for memory that was released or is not on the host, or that of w. After
-// these a part may have been written.
+// The error is a *DTypeError for C128, which the format lacks, a *NameError for a nil tensor or a
+// name or metadata that the format does not allow, or a *LimitError for a header that other
+// implementations would reject. In these cases nothing has been written. The error may also be one
+// of package tensor, such as for memory that was released or is not on the host, or that of w; then
+// a part may have been written.
 func Encode(w io.Writer, tensors map[string]*tensor.Tensor, metadata map[string]string) error {
 	entries, err := sortEntries(tensors)
 	if err != nil {
@@ -52,9 +54,10 @@ func Encode(w io.Writer, tensors map[string]*tensor.Tensor, metadata map[string]
 	return nil
 }
 
-// sortEntries returns the tensors in the order of the file: by decreasing alignment, so that all are
-// aligned, then by name. The error is a *NameError for a nil tensor or a reserved name, or a
-// *DTypeError for a dtype that the format lacks.
+// sortEntries returns the tensors in the order of the file: first those of the dtype with the
+// largest elements, so that all are aligned, and by name among those of one dtype. The error is a
+// *NameError for a nil tensor or a reserved name, or a *DTypeError for a dtype that the format
+// lacks.
 func sortEntries(tensors map[string]*tensor.Tensor) ([]entry, error) {
 	entries := make([]entry, 0, len(tensors))
 	for name, t := range tensors {
@@ -76,8 +79,10 @@ func sortEntries(tensors map[string]*tensor.Tensor) ([]entry, error) {
 	return entries, nil
 }
 
-// encodeHeader returns the start of a file: the length of the header and the header, together padded to
-// a multiple of 8 bytes. The error is a *NameError or a *LimitError.
+// encodeHeader returns the start of a file with the given entries and metadata: the length of the
+// header and the header, together padded to a multiple of 8 bytes. The error is a *NameError if a
+// name or metadata is not UTF-8, or a *LimitError if the header is larger than other
+// implementations read.
 func encodeHeader(entries []entry, metadata map[string]string) ([]byte, error) {
 	out := append(make([]byte, 8, 256), '{')
 	var err error
@@ -105,8 +110,8 @@ func encodeHeader(entries []entry, metadata map[string]string) ([]byte, error) {
 	return out, within("bytes of header", size, maxHeader)
 }
 
-// appendMetadata appends the key and the value of the metadata to out, and returns the extended slice.
-// The error is a *NameError.
+// appendMetadata appends the metadata, as a JSON key and value, to out and returns the extended
+// slice. The error is a *NameError if a string in it is not UTF-8.
 func appendMetadata(out []byte, metadata map[string]string) ([]byte, error) {
 	out = append(out, `"`+metadataKey+`":{`...)
 	var err error
@@ -124,8 +129,9 @@ func appendMetadata(out []byte, metadata map[string]string) ([]byte, error) {
 	return append(out, '}'), nil
 }
 
-// appendEntry appends the name and the description of e, a tensor whose data begins at offset, to out,
-// and returns the extended slice. The error is a *NameError.
+// appendEntry appends the name and the description of the tensor in e, as a JSON key and value, to
+// out and returns the extended slice. offset is where the data of the tensor begins, in bytes after
+// the header. The error is a *NameError if the name is not UTF-8.
 func appendEntry(out []byte, e entry, offset int) ([]byte, error) {
 	out, err := appendString(out, e.name)
 	if err != nil {
@@ -138,7 +144,7 @@ func appendEntry(out []byte, e entry, offset int) ([]byte, error) {
 	return append(out, '}'), nil
 }
 
-// appendInts appends values as a JSON array to out, and returns the extended slice.
+// appendInts appends values, as a JSON array, to out and returns the extended slice.
 func appendInts(out []byte, values ...int) []byte {
 	out = append(out, '[')
 	for i, v := range values {
@@ -150,9 +156,9 @@ func appendInts(out []byte, values ...int) []byte {
 	return append(out, ']')
 }
 
-// appendString appends text as a JSON string to out, and returns the extended slice. It uses only the
-// necessary escapes, as the reference implementation does. The error is a *NameError if text is not
-// UTF-8.
+// appendString appends text as a JSON string to out, and returns the extended slice. It uses only
+// the necessary escapes, as the reference implementation does. The error is a *NameError if text is
+// not UTF-8.
 func appendString(out []byte, text string) ([]byte, error) {
 	if !utf8.ValidString(text) {
 		return nil, &NameError{Name: text, Reason: "is not UTF-8"}
@@ -180,8 +186,10 @@ func appendString(out []byte, text string) ([]byte, error) {
 // shortEscapes maps characters to the letters of their escapes.
 var shortEscapes = map[byte]byte{'"': '"', '\\': '\\', '\b': 'b', '\f': 'f', '\n': 'n', '\r': 'r', '\t': 't'}
 
-// writeElements writes the elements of t to w in row-major order. If t is not contiguous it writes a
-// copy. The error is tensor.ErrReleased, a *tensor.DeviceError, or that of w.
+// writeElements writes the bytes of t's elements to w in row-major order. If t is not contiguous it
+// writes those of a contiguous copy. The error is tensor.ErrReleased after Release, a
+// *tensor.DeviceError if the memory is not on the host, a *tensor.SizeError if the copy is
+// impossibly large, or that of w.
 func writeElements(w io.Writer, t *tensor.Tensor) error {
 	t, err := t.Contiguous()
 	if err != nil {
@@ -200,10 +208,10 @@ func writeElements(w io.Writer, t *tensor.Tensor) error {
 	return err
 }
 
-// WriteFile writes tensors and metadata to a file, as Encode does. The file at path is replaced
-// atomically after the new content is complete and on disk, so that it is never incomplete. The error
-// is that of Encode or of package os; the old file then usually stays. A process that is killed may
-// leave a file whose name is path followed by a number and ".tmp".
+// WriteFile writes tensors and metadata to a file, as Encode does. It replaces the file at path
+// atomically, after the new content is complete and on disk, so that the file is never incomplete.
+// The error is that of Encode or of package os; the old file then usually stays. A process that is
+// killed may leave a file whose name is path followed by a dot, a hexadecimal number and ".tmp".
 func WriteFile(path string, tensors map[string]*tensor.Tensor, metadata map[string]string) error {
 	temporary := fmt.Sprintf("%s.%016x.tmp", path, rand.Uint64())
 	f, err := os.OpenFile(temporary, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
@@ -222,8 +230,8 @@ func WriteFile(path string, tensors map[string]*tensor.Tensor, metadata map[stri
 	return syncDirectory(filepath.Dir(path))
 }
 
-// syncDirectory waits until changed names in the directory at path are on disk, so that a renamed file
-// survives a crash of the machine.
+// syncDirectory blocks until changed names in the directory at path are on disk, so that a renamed
+// file survives a crash of the machine. The error is that of package os.
 func syncDirectory(path string) error {
 	d, err := os.Open(path)
 	if err != nil {

@@ -24,7 +24,8 @@ func TestParity(t *testing.T) {
 	})
 }
 
-// In a bubble the test knows when a call of Accept is waiting.
+// TestAcceptServesInOrder checks that blocked calls of Accept return connections in the order of
+// the calls. It runs in a synctest bubble, where synctest.Wait returns once a call is blocked.
 func TestAcceptServesInOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tr := mem.New(nil)

@@ -22,8 +22,9 @@ type conn struct {
 	header        []byte        // memory of WriteFrames
 }
 
-// pair returns the two ends of a new connection: dial, with the address dialAddr, and accept, with
-// acceptAddr. The connection holds up to buffer bytes per direction.
+// pair returns the two ends of a new connection: dial, whose local address is dialAddr, and accept,
+// whose local address is acceptAddr. In each direction the connection holds up to buffer bytes that
+// were written and not read; further writes block.
 func pair(dialAddr, acceptAddr string, buffer int) (dial, accept *conn) {
 	there, back := newRing(buffer), newRing(buffer)
 	dial = &conn{local: dialAddr, remote: acceptAddr, out: there, in: back, frames: frame.NewReader(back)}
@@ -45,8 +46,9 @@ func (c *conn) WriteFrames(frames ...transport.Frame) error {
 	return nil
 }
 
-// writeError returns err, the error of a write, as an *Error with the peer's address if the peer
-// has caused it. ErrClosed, os.ErrDeadlineExceeded and nil are returned unchanged.
+// writeError wraps err, the error of a write to the ring, in an *Error with the peer's address, as
+// for EPIPE after the peer has closed. It returns ErrClosed, os.ErrDeadlineExceeded and nil
+// unchanged.
 func (c *conn) writeError(err error) error {
 	if err == nil || errors.Is(err, transport.ErrClosed) || errors.Is(err, os.ErrDeadlineExceeded) {
 		return err
@@ -72,15 +74,17 @@ func (c *conn) Close() error {
 func (c *conn) LocalAddr() string  { return c.local }
 func (c *conn) RemoteAddr() string { return c.remote }
 
-// Stream implements [transport.Multiplexer]. The stream begins with the next byte in the ring,
-// since the connection reads nothing ahead. The error is nil.
+// Stream returns a stream of the connection's bytes, from the next one on in both directions.
+// Closing the stream closes the connection. The error is always nil, also after Close: the calls on
+// the stream fail then.
 func (c *conn) Stream() (transport.Stream, error) { return newStream(c), nil }
 
-// PrepareSession implements [transport.Multiplexer]. It does nothing and returns nil.
+// PrepareSession does nothing and returns nil: a session needs no descriptors or shared memory.
 func (c *conn) PrepareSession(transport.SessionConfig) error { return nil }
 
-// Multiplex implements [transport.Multiplexer] with a session of package mux, which owns the
-// connection. An error means that cfg is invalid.
+// Multiplex returns a session of streams over the connection, from the next byte on in both
+// directions. The session owns the connection and closes it. The error means that cfg is invalid;
+// the connection is then unchanged.
 func (c *conn) Multiplex(cfg transport.SessionConfig) (transport.Session, error) {
 	return mux.New(newStream(c), cfg)
 }
@@ -112,7 +116,8 @@ func (s *stream) Write(p []byte) (int, error) {
 	return n, s.conn.writeError(err)
 }
 
-// TryWrite implements transport.Stream. It writes nothing and returns 0 and nil.
+// TryWrite writes nothing and returns 0 and nil, which means that the stream can be written only by
+// Write.
 func (s *stream) TryWrite(...[]byte) (int, error) { return 0, nil }
 
 func (s *stream) CloseWrite() error { return s.conn.CloseWrite() }

@@ -5,7 +5,8 @@ import (
 	"io"
 )
 
-// DialRaw connects to a listener as a peer that writes bytes without framing.
+// DialRaw connects to the listener with the name addr and returns the dialled end as a writer
+// without framing: written bytes reach the peer unchanged. Close closes the connection.
 func (t *Transport) DialRaw(addr string) (io.WriteCloser, error) {
 	c, err := t.Dial(context.Background(), addr)
 	if err != nil {

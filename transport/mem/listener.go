@@ -18,8 +18,9 @@ type listener struct {
 	closeOnce func()
 }
 
-// newListener returns a listener with the name addr. The caller adds it to n; Close of the listener
-// removes it from there.
+// newListener returns an open listener with the name addr. It does not add the listener to
+// n.listeners: the caller does. Close of the listener removes it from n.listeners and closes the
+// connections that were not accepted.
 func newListener(n *Network, addr string) *listener {
 	l := &listener{
 		addr:  addr,
@@ -36,8 +37,9 @@ func newListener(n *Network, addr string) *listener {
 	return l
 }
 
-// Accept implements transport.Listener. It checks ctx first, so that a call with an ended ctx
-// accepts nothing: select would choose at random.
+// Accept blocks until a connection is queued and returns it; the caller owns it. The error is that
+// of ctx once ctx has ended, or ErrClosed after Close. A call whose ctx has ended before accepts
+// nothing, even if a connection is queued.
 func (l *listener) Accept(ctx context.Context) (transport.Conn, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -59,9 +61,9 @@ func (l *listener) Close() error {
 	return nil
 }
 
-// enqueue queues c for Accept, and blocks while the queue is full. The listener owns c then. The
-// error is ECONNREFUSED if the listener is closed, or that of ctx; after an error the caller keeps
-// c.
+// enqueue queues c for Accept, and blocks while the queue is full. If it returns nil the listener
+// owns c; if the listener is closed at the same time, c may be closed already. The error is
+// ECONNREFUSED if the listener is closed, or that of ctx; the caller then still owns c.
 func (l *listener) enqueue(ctx context.Context, c *conn) error {
 	select {
 	case l.queue <- c:
@@ -78,7 +80,8 @@ func (l *listener) enqueue(ctx context.Context, c *conn) error {
 	return nil
 }
 
-// drain closes the queued connections, which were not accepted. It is called after done is closed.
+// drain empties the queue of l and closes the connections in it, which were not accepted. It does
+// not block. It is called after l.done is closed.
 func (l *listener) drain() {
 	for {
 		select {

@@ -8,7 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A Dial that finds the listener just before Close does not leave its connection in the queue.
+// TestDialDuringClose checks that a connection that Dial queues while the listener is being closed
+// does not stay in the queue: its other end is closed, so that the dialled end reads io.EOF.
 func TestDialDuringClose(t *testing.T) {
 	l := newListener(NewNetwork(), "name")
 	require.NoError(t, l.Close())

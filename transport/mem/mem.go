@@ -47,15 +47,15 @@ type Transport struct {
 // Option sets a property of the Transport that New returns.
 type Option func(*Transport)
 
-// WithBuffer sets how many bytes a connection holds per direction before a writer blocks, for the
-// connections that this transport dials. Frame headers of 8 bytes are included. Values below 1 mean
-// 1.
+// WithBuffer sets how many written bytes a connection holds in each direction before a writer
+// blocks. It applies to the connections that this transport dials; the default is [DefaultBuffer].
+// The 8 bytes of each frame's header count too. Values below 1 mean 1.
 func WithBuffer(bytes int) Option {
 	return func(t *Transport) { t.buffer = max(bytes, 1) }
 }
 
-// New returns a transport that reaches the listeners of network. If network is nil the transport
-// gets a new one of its own.
+// New returns a transport whose listeners are part of network and which dials the listeners of
+// network. If network is nil, the transport gets a new network that no other transport shares.
 func New(network *Network, opts ...Option) *Transport {
 	if network == nil {
 		network = NewNetwork()
@@ -70,18 +70,21 @@ func New(network *Network, opts ...Option) *Transport {
 // Viable returns nil: the transport works everywhere.
 func (t *Transport) Viable() error { return nil }
 
-// DomainDescriptor returns a text that identifies the network: "mem:" and an id that no other
-// network has, in this process or another one.
+// DomainDescriptor returns "mem:" followed by the random id of the network, which no other network
+// has in any process. Transports of the same network return the same text.
 func (t *Transport) DomainDescriptor() string { return "mem:" + t.network.id }
 
-// CanCommunicate reports whether remote is the domain descriptor of the same network.
+// CanCommunicate reports whether remote is equal to t's own domain descriptor, so that both
+// transports share a network.
 func (t *Transport) CanCommunicate(remote string) bool { return remote == t.DomainDescriptor() }
 
-// IsLocal implements [transport.Local]. It returns true: a network exists in one process.
+// IsLocal returns true for every address: only this process can reach the listeners of its
+// networks.
 func (t *Transport) IsLocal(string) bool { return true }
 
-// Listen opens a listener with the name addr, or with a free name if addr is empty. ctx bounds the
-// call only. The error is an [*Error]; it matches syscall.EADDRINUSE if the name is in use.
+// Listen opens a listener with the name addr, or with a name that it picks if addr is empty. It
+// does not block. The error is an [*Error]; it matches syscall.EADDRINUSE if an open listener of
+// the network has that name, and ctx's error if ctx has ended before the call.
 func (t *Transport) Listen(ctx context.Context, addr string) (transport.Listener, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, &Error{Op: "listen", Addr: addr, Err: err}
@@ -103,9 +106,10 @@ func (t *Transport) Listen(ctx context.Context, addr string) (transport.Listener
 	return l, nil
 }
 
-// Dial connects to the listener with the name addr. It blocks while 128 connections to that
-// listener are not yet accepted, until ctx ends. The error is an [*Error]; it matches
-// syscall.ECONNREFUSED if there is no such listener or it is closed.
+// Dial connects to the listener with the name addr, and returns without waiting for Accept. It
+// blocks only while 128 connections to that listener are not yet accepted, until ctx ends. The
+// error is an [*Error]; it matches syscall.ECONNREFUSED if there is no such listener or it is
+// closed, and ctx's error if ctx has ended.
 func (t *Transport) Dial(ctx context.Context, addr string) (transport.Conn, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, &Error{Op: "dial", Addr: addr, Err: err}
@@ -137,5 +141,5 @@ type Error struct {
 
 func (e *Error) Error() string { return "mem: " + e.Op + " " + e.Addr + ": " + e.Err.Error() }
 
-// Unwrap returns the cause.
+// Unwrap returns e.Err, the cause.
 func (e *Error) Unwrap() error { return e.Err }

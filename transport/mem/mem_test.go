@@ -15,7 +15,8 @@ import (
 
 func TestMain(m *testing.M) { leakcheck.Main(m) }
 
-// connect returns both ends of a connection, which are closed when the test ends.
+// connect returns both ends of a new connection of a transport with the options opts. They are
+// closed when the test ends.
 func connect(t *testing.T, opts ...mem.Option) (dialled, accepted transport.Conn) {
 	t.Helper()
 	tr := mem.New(nil, opts...)
@@ -90,8 +91,9 @@ func TestPickedNamesAreFree(t *testing.T) {
 	require.NotEqual(t, taken.Addr(), picked.Addr())
 }
 
-// In a bubble a test can observe that a goroutine is blocked: synctest.Wait returns when all other
-// goroutines are.
+// TestWriterBlocksAtLimit checks that a writer blocks when the connection holds the bytes that
+// WithBuffer allows, headers included, and goes on when a frame is read. It runs in a synctest
+// bubble, where synctest.Wait returns once the writer is blocked.
 func TestWriterBlocksAtLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const limit = 100
@@ -134,8 +136,8 @@ func TestWriteToClosedPeer(t *testing.T) {
 	require.ErrorContains(t, err, w.RemoteAddr())
 }
 
-// A peer that closes within a frame is an error that later reads return again, not the end of the
-// connection.
+// TestEndWithinHeader checks that NextFrame returns io.ErrUnexpectedEOF if the peer closes within a
+// header, and again in a second call.
 func TestEndWithinHeader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w, r := connect(t, mem.WithBuffer(5))

@@ -36,9 +36,9 @@ func newRing(limit int) *ring {
 	return r
 }
 
-// Write copies all of p into the ring, blocks for space as needed, and returns how much it copied.
-// That is less than len(p) only with an error: ErrClosed after closeWriting, EPIPE after
-// closeReading, or os.ErrDeadlineExceeded.
+// Write copies all of p into the ring, blocking while the ring is full, and returns the number of
+// bytes copied. That number is less than len(p) only with an error: ErrClosed after closeWriting,
+// EPIPE after closeReading, or os.ErrDeadlineExceeded once the write deadline has passed.
 func (r *ring) Write(p []byte) (n int, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -61,9 +61,10 @@ func (r *ring) Write(p []byte) (n int, err error) {
 	}
 }
 
-// Read blocks until there are bytes, moves some to p, which must not be empty, and returns how
-// many. It returns io.EOF once the writer has closed and the ring is empty, ErrClosed after
-// closeReading, or os.ErrDeadlineExceeded.
+// Read blocks until the ring has bytes, moves as many of them as fit to p, and returns their
+// number. p must not be empty. The error is io.EOF if the ring is empty and the writing end is
+// closed, ErrClosed after closeReading, or os.ErrDeadlineExceeded once the read deadline has
+// passed.
 func (r *ring) Read(p []byte) (int, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -84,8 +85,8 @@ func (r *ring) Read(p []byte) (int, error) {
 	}
 }
 
-// closeWriting closes the writing end. Writes then return ErrClosed, a blocked one too. Reads
-// return the bytes in the ring, then io.EOF.
+// closeWriting closes the writing end. Write returns ErrClosed from then on, also a call that is
+// blocked. Read returns the bytes that are in the ring, then io.EOF.
 func (r *ring) closeWriting() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -93,8 +94,9 @@ func (r *ring) closeWriting() {
 	r.changed.Broadcast()
 }
 
-// closeReading closes the reading end and discards the bytes in the ring. Reads then return
-// ErrClosed, and writes EPIPE, blocked ones too.
+// closeReading closes the reading end and discards the bytes in the ring. From then on Read returns
+// ErrClosed and Write returns EPIPE, or ErrClosed if the writing end is closed too. Calls that are
+// blocked do the same.
 func (r *ring) closeReading() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -103,8 +105,9 @@ func (r *ring) closeReading() {
 	r.changed.Broadcast()
 }
 
-// push copies as much of p into the ring as limit allows and returns how much that is. The caller
-// holds mu.
+// push copies bytes of p into the ring, as many as r.limit allows, and returns their number. It
+// enlarges the ring's memory if needed, but does not block. p must not be empty. The caller holds
+// r.mu.
 func (r *ring) push(p []byte) int {
 	r.grow(r.used + len(p))
 	n := min(len(p), len(r.buf)-r.used)
@@ -115,7 +118,8 @@ func (r *ring) push(p []byte) int {
 	return n
 }
 
-// pop moves the oldest bytes to p, as many as fit, and returns how many. The caller holds mu.
+// pop moves the oldest bytes of the ring to p, as many as fit, and returns their number, possibly
+// 0. It does not block. The caller holds r.mu.
 func (r *ring) pop(p []byte) int {
 	n := min(len(p), r.used)
 	first := copy(p[:n], r.buf[r.start:])
@@ -128,8 +132,9 @@ func (r *ring) pop(p []byte) int {
 	return n
 }
 
-// grow enlarges the ring's memory if it is smaller than want bytes and limit allows. The caller
-// holds mu.
+// grow makes the ring's memory at least want bytes large, or r.limit bytes if want exceeds r.limit.
+// It moves the bytes in the ring to the new memory. It does nothing if the memory is large enough.
+// The caller holds r.mu.
 func (r *ring) grow(want int) {
 	if want <= len(r.buf) || len(r.buf) == r.limit {
 		return
@@ -140,8 +145,9 @@ func (r *ring) grow(want int) {
 	r.buf, r.start, r.used = buf, 0, held
 }
 
-// wake makes blocked calls check the state of the ring again. It acquires the mutex so that no call
-// is between its check and its wait.
+// wake makes the blocked calls of Read and Write check again whether they can continue. A deadline
+// calls it when it passes or is set. wake acquires r.mu, so that it misses no call that has checked
+// and is about to block.
 func (r *ring) wake() {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -13,7 +13,7 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/transport/mem"
 )
 
-// stream returns the stream of a connection.
+// stream makes c a stream and returns it. An error ends the test.
 func stream(t *testing.T, c transport.Conn) transport.Stream {
 	t.Helper()
 	s, err := c.(transport.Multiplexer).Stream()
@@ -21,7 +21,8 @@ func stream(t *testing.T, c transport.Conn) transport.Stream {
 	return s
 }
 
-// multiplex returns the sessions of both ends of a connection.
+// multiplex makes both ends of a connection sessions and returns them. They are closed when the
+// test ends.
 func multiplex(t *testing.T, dialled, accepted transport.Conn) (client, server transport.Session) {
 	t.Helper()
 	server, err := accepted.(transport.Multiplexer).Multiplex(transport.SessionConfig{MaxStreams: 10})
@@ -32,7 +33,9 @@ func multiplex(t *testing.T, dialled, accepted transport.Conn) (client, server t
 	return client, server
 }
 
-// In a bubble time passes only when all goroutines are blocked, so the reader was.
+// TestDeadlinesInBubble checks that a blocked read and a blocked write of a stream return a timeout
+// exactly at their deadlines. It runs in a synctest bubble, where time passes only while all
+// goroutines are blocked.
 func TestDeadlinesInBubble(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, _ := connect(t, mem.WithBuffer(10))
@@ -50,7 +53,8 @@ func TestDeadlinesInBubble(t *testing.T) {
 	})
 }
 
-// A blocked read observes a deadline that is set later.
+// TestDeadlineDuringRead checks that a blocked read ends at a deadline that is set while it is
+// blocked, and not at the earlier one that it replaces.
 func TestDeadlineDuringRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, _ := connect(t)

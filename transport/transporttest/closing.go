@@ -14,14 +14,14 @@ import (
 )
 
 var closeCases = []testCase{
-	{"DuringNextFrame", closeDuringNextFrame},
-	{"DuringWriteFrames", closeDuringWrite},
-	{"CloseWriteDuringWriteFrames", closeWriteDuringWrite},
-	{"ByPeerDuringWriteFrames", peerClosesDuringWrite},
-	{"ByPeerDuringNextFrame", peerClosesDuringRead},
-	{"FailsLaterCalls", everythingFailsAfterClose},
-	{"FromManyGoroutines", closeFromManyGoroutines},
-	{"WriterWaitsForReader", writerWaits},
+	{"DuringNextFrame", "Conn.Close: Blocked calls return ErrClosed, and no longer use their memory when they return.", closeDuringNextFrame},
+	{"DuringWriteFrames", "Conn.Close: Blocked calls return ErrClosed, and no longer use their memory when they return.", closeDuringWrite},
+	{"CloseWriteDuringWriteFrames", "Conn.CloseWrite: Reading goes on; WriteFrames returns ErrClosed from then on, also a call that is blocked.", closeWriteDuringWrite},
+	{"ByPeerDuringWriteFrames", "Conn: Whatever the peer does, no error matches ErrClosed, which reports that this process has closed the Conn.", peerClosesDuringWrite},
+	{"ByPeerDuringNextFrame", "Conn.NextFrame: It returns io.EOF if the peer closed between two frames and io.ErrUnexpectedEOF if it closed within a header.", peerClosesDuringRead},
+	{"FailsLaterCalls", "ErrClosed: ErrClosed is returned by calls on a Conn or Listener that this process has closed.", everythingFailsAfterClose},
+	{"FromManyGoroutines", "Conn: Close, CloseWrite and the address methods may be called concurrently at any time.", closeFromManyGoroutines},
+	{"WriterWaitsForReader", "Conn.WriteFrames: A Conn holds at most 64 MiB.", writerWaits},
 }
 
 // chunk is sent repeatedly where the contents do not matter.
@@ -34,16 +34,16 @@ const manyChunks = 2048
 // maxBufferedChunks is how many chunks a writer may be ahead of its reader.
 const maxBufferedChunks = manyChunks / 2
 
-// yield gives other goroutines time to block. Tests must not depend on it; it only makes the tested
-// order likely.
+// yield lets other goroutines run, so that calls that tests have just started probably block. Tests
+// must pass whether they have blocked or not.
 func yield() {
 	for range 100 {
 		runtime.Gosched()
 	}
 }
 
-// writeHugeFrame starts to write one frame that exceeds all buffers, so that the write blocks until
-// the peer reads. It returns a channel that receives the error of the write.
+// writeHugeFrame calls c.WriteFrames on a new goroutine with one frame that exceeds all buffers, so
+// that the call blocks until the peer reads. It returns a channel that receives the call's error.
 func writeHugeFrame(c transport.Conn) <-chan error {
 	return testwait.Start(func() error { return c.WriteFrames(hugeFrame(chunk)) })
 }
@@ -56,8 +56,9 @@ func hugeFrame(part []byte) transport.Frame {
 	return frame
 }
 
-// countChunks reads chunks until the connection ends and returns their number, or -1 if the body of
-// a chunk is wrong or incomplete.
+// countChunks reads frames until NextFrame returns an error, and returns their number. Each frame
+// must consist of the 64 KiB in the variable chunk. If a body differs or is incomplete, countChunks
+// returns -1 at once.
 func countChunks(c transport.Conn) int {
 	dst := make([]byte, len(chunk))
 	for n := 0; ; n++ {
@@ -84,7 +85,8 @@ func closeDuringNextFrame(t *testing.T, b Backend) {
 	}
 }
 
-// After the call the caller may change the memory without the peer seeing that.
+// closeDuringWrite checks that a WriteFrames that Close interrupts returns ErrClosed, and that the
+// peer does not see changes that the caller makes to the frame's memory afterwards.
 func closeDuringWrite(t *testing.T, b Backend) {
 	dialled, accepted := b.connect(t)
 	part := bytes.Clone(chunk)
@@ -93,11 +95,11 @@ func closeDuringWrite(t *testing.T, b Backend) {
 	require.NoError(t, err)
 	yield()
 	require.NoError(t, dialled.Close())
-	require.ErrorIs(t, testwait.Finish(t, written), transport.ErrClosed)
+	require.ErrorIs(t, testwait.Finish(t, written), transport.ErrClosed, "Close wakes a blocked WriteFrames")
 	clear(part)
 	dst := make([]byte, 100)
 	for accepted.ReadBody(dst) == nil {
-		require.True(t, bytes.Equal(chunk[:len(dst)], dst))
+		require.True(t, bytes.Equal(chunk[:len(dst)], dst), "WriteFrames no longer uses its memory when it has returned")
 	}
 }
 
@@ -108,13 +110,13 @@ func closeWriteDuringWrite(t *testing.T, b Backend) {
 	require.NoError(t, err)
 	yield()
 	require.NoError(t, dialled.CloseWrite())
-	require.ErrorIs(t, testwait.Finish(t, written), transport.ErrClosed)
+	require.ErrorIs(t, testwait.Finish(t, written), transport.ErrClosed, "CloseWrite wakes a blocked WriteFrames")
 	require.NoError(t, accepted.WriteFrames(text("still readable")))
 	wantFrame(t, dialled, []byte("still readable"))
 	for err == nil {
 		err = accepted.ReadBody(make([]byte, len(chunk)))
 	}
-	require.Equal(t, io.ErrUnexpectedEOF, err)
+	require.ErrorIs(t, err, io.ErrUnexpectedEOF, "an end within a body is io.ErrUnexpectedEOF")
 }
 
 func peerClosesDuringWrite(t *testing.T, b Backend) {
@@ -136,10 +138,12 @@ func peerClosesDuringRead(t *testing.T, b Backend) {
 	})
 	yield()
 	require.NoError(t, accepted.Close())
-	require.Equal(t, io.EOF, testwait.Finish(t, read))
+	require.ErrorIs(t, testwait.Finish(t, read), io.EOF)
 }
 
-// After Close all calls fail with ErrClosed.
+// everythingFailsAfterClose checks that ReadBody and WriteFrames return ErrClosed after Close, even
+// though frames have arrived, and so does NextFrame at an end without frames. A second Close must
+// return nil.
 func everythingFailsAfterClose(t *testing.T, b Backend) {
 	dialled, accepted := b.connect(t)
 	require.NoError(t, accepted.WriteFrames(text("first"), text("second")))
@@ -148,7 +152,7 @@ func everythingFailsAfterClose(t *testing.T, b Backend) {
 	require.NoError(t, dialled.Close())
 	require.ErrorIs(t, dialled.ReadBody(make([]byte, 5)), transport.ErrClosed)
 	require.ErrorIs(t, dialled.WriteFrames(text("x")), transport.ErrClosed)
-	require.NoError(t, dialled.Close())
+	require.NoError(t, dialled.Close(), "closing again does nothing and returns nil")
 
 	require.NoError(t, accepted.Close())
 	_, err = accepted.NextFrame()
@@ -180,8 +184,8 @@ func closeFromManyGoroutines(t *testing.T, b Backend) {
 	require.ErrorIs(t, testwait.Finish(t, read), transport.ErrClosed)
 }
 
-// writerWaits compares the progress of both ends: a writer must block once it is maxBufferedChunks
-// ahead of its reader.
+// writerWaits checks that a writer blocks while its reader does not read: the writer of many frames
+// is never more than maxBufferedChunks frames ahead of the reader.
 func writerWaits(t *testing.T, b Backend) {
 	dialled, accepted := b.connect(t)
 	var written atomic.Int64

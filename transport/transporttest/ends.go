@@ -11,35 +11,55 @@ import (
 )
 
 var endCases = []testCase{
-	{"CloseIsEOFAfterFrames", closeIsEOF},
-	{"CloseWriteThenRead", closeWriteThenReadOn},
-	{"CloseWriteAtBothEnds", closeWriteBothSides},
-	{"CloseWithinBody", closeWithinBody},
+	{"CloseIsEOFAfterFrames", "Conn.Close: Bytes in transit may be lost; a caller that needs them delivered calls CloseWrite and reads until io.EOF.", closeIsEOF},
+	{"CloseWriteThenRead", "Conn.CloseWrite: Reading goes on; WriteFrames returns ErrClosed from then on, also a call that is blocked.", closeWriteThenReadOn},
+	{"CloseWriteAtBothEnds", "Conn.CloseWrite: CloseWrite closes the writing half: the peer reads the frames written before, then io.EOF.", closeWriteBothSides},
+	{"CloseWithinBody", "Conn: An error that ends the reading half is sticky: later calls of NextFrame and ReadBody return an error that matches the same one, and no call returns io.EOF after an end within a frame.", closeWithinBody},
 }
 
 // rawCases end a connection within a frame, after each of its bytes.
 var rawCases = []testCase{
-	{"EndWithinHeader", endWithinHeader},
-	{"EndWithinBody", endWithinBody},
-	{"EndBetweenFrames", endBetweenFrames},
-	{"FrameByteByByte", frameByteByByte},
-	{"CloseDuringReadBody", closeDuringReadBody},
+	{"EndWithinHeader", "Conn.NextFrame: It returns io.EOF if the peer closed between two frames and io.ErrUnexpectedEOF if it closed within a header.", endWithinHeader},
+	{"EndWithinBody", "Conn.ReadBody: An orderly end of the connection within the body is io.ErrUnexpectedEOF.", endWithinBody},
+	{"EndBetweenFrames", "Conn.NextFrame: It returns io.EOF if the peer closed between two frames and io.ErrUnexpectedEOF if it closed within a header.", endBetweenFrames},
+	{"FrameByteByByte", "Conn: Conn carries delimited frames in order: one frame written is one frame read.", frameByteByByte},
+	{"CloseDuringReadBody", "Conn.Close: Blocked calls return ErrClosed, and no longer use their memory when they return.", closeDuringReadBody},
 }
 
+// closeIsEOF checks that a peer that calls CloseWrite before Close receives all frames and then
+// io.EOF. After a Close alone it may receive fewer frames, but no others, and then an error.
 func closeIsEOF(t *testing.T, b Backend) {
 	dialled, accepted := b.connect(t)
 	require.NoError(t, dialled.WriteFrames(text("one"), text("two")))
-	require.NoError(t, dialled.Close())
+	require.NoError(t, dialled.CloseWrite())
 	wantFrame(t, accepted, []byte("one"))
 	wantFrame(t, accepted, []byte("two"))
 	wantEOF(t, accepted)
+	require.NoError(t, dialled.Close())
+
+	dialled, accepted = b.connect(t)
+	require.NoError(t, dialled.WriteFrames(text("one"), text("two")))
+	require.NoError(t, dialled.Close())
+	var err error
+	for _, want := range []string{"one", "two"} {
+		var got []byte
+		if got, err = readFrame(accepted); err != nil {
+			break
+		}
+		require.Equal(t, want, string(got))
+	}
+	if err == nil {
+		_, err = accepted.NextFrame()
+	}
+	require.Error(t, err)
+	require.NotErrorIs(t, err, transport.ErrClosed, "it is the peer that has closed")
 }
 
 func closeWriteThenReadOn(t *testing.T, b Backend) {
 	dialled, accepted := b.connect(t)
 	require.NoError(t, dialled.WriteFrames(text("request")))
 	require.NoError(t, dialled.CloseWrite())
-	require.ErrorIs(t, dialled.WriteFrames(text("too late")), transport.ErrClosed)
+	require.ErrorIs(t, dialled.WriteFrames(text("too late")), transport.ErrClosed, "WriteFrames after CloseWrite")
 	wantFrame(t, accepted, []byte("request"))
 	wantEOF(t, accepted)
 	require.NoError(t, accepted.WriteFrames(text("reply")))
@@ -56,7 +76,9 @@ func closeWriteBothSides(t *testing.T, b Backend) {
 	wantEOF(t, accepted)
 }
 
-// The writer closes within a frame that is larger than any buffer.
+// closeWithinBody checks the reader's errors if the writer calls Close within a frame that is
+// larger than any buffer: neither ReadBody, after the bytes that have arrived, nor NextFrame then
+// returns io.EOF.
 func closeWithinBody(t *testing.T, b Backend) {
 	dialled, accepted := b.connect(t)
 	written := writeHugeFrame(dialled)
@@ -70,14 +92,16 @@ func closeWithinBody(t *testing.T, b Backend) {
 	for err = nil; err == nil; {
 		err = accepted.ReadBody(dst)
 	}
-	require.Equal(t, io.ErrUnexpectedEOF, err)
+	require.NotErrorIs(t, err, io.EOF, "a frame that was cut off must not look like an orderly end")
+	require.NotErrorIs(t, err, transport.ErrClosed, "it is the peer that has closed")
 	_, err = accepted.NextFrame()
 	require.Error(t, err)
-	require.NotEqual(t, io.EOF, err, "a broken frame must not become a clean end")
+	require.NotErrorIs(t, err, io.EOF, "a frame that was cut off must not look like an orderly end")
 }
 
-// raw connects to a new listener with b.DialRaw. It returns the dialled end, which the test closes,
-// and the accepted connection.
+// raw opens a listener and connects to it with b.DialRaw, which must not be nil. It returns the
+// dialled end, which writes bytes without framing, and the accepted connection. Both are closed at
+// the end of the test.
 func (b Backend) raw(t *testing.T) (io.WriteCloser, transport.Conn) {
 	t.Helper()
 	_, l := b.listen(t)
@@ -87,7 +111,7 @@ func (b Backend) raw(t *testing.T) (io.WriteCloser, transport.Conn) {
 	return w, accept(t, l)
 }
 
-// frame returns a frame with the body s as it is on the wire.
+// frame returns the bytes of a frame with the body s on the wire: the header and s.
 func (b Backend) frame(s string) []byte { return append(b.AppendHeader(nil, len(s)), s...) }
 
 func endWithinHeader(t *testing.T, b Backend) {
@@ -100,7 +124,7 @@ func endWithinHeader(t *testing.T, b Backend) {
 		wantFrame(t, c, []byte("whole"))
 		for range 2 {
 			_, err = c.NextFrame()
-			require.Equal(t, io.ErrUnexpectedEOF, err)
+			require.ErrorIs(t, err, io.ErrUnexpectedEOF, "an end within a header is io.ErrUnexpectedEOF in each call")
 		}
 	}
 }
@@ -118,7 +142,7 @@ func endWithinBody(t *testing.T, b Backend) {
 		require.NoError(t, c.ReadBody(dst[:n]))
 		require.Equal(t, "body"[:n], string(dst[:n]))
 		for range 2 {
-			require.Equal(t, io.ErrUnexpectedEOF, c.ReadBody(dst[n:]))
+			require.ErrorIs(t, c.ReadBody(dst[n:]), io.ErrUnexpectedEOF, "an end within a body is io.ErrUnexpectedEOF in each call")
 		}
 	}
 }
@@ -149,7 +173,8 @@ func frameByteByByte(t *testing.T, b Backend) {
 	require.Equal(t, "one byte at a time", testwait.Finish(t, got))
 }
 
-// After Close the caller may use the memory, even if the peer still sends.
+// closeDuringReadBody checks that a ReadBody that Close interrupts returns ErrClosed, and that it
+// does not write to the caller's memory afterwards, even if more bytes arrive.
 func closeDuringReadBody(t *testing.T, b Backend) {
 	w, c := b.raw(t)
 	_, err := w.Write(append(b.AppendHeader(nil, 8), "half"...))
@@ -164,5 +189,5 @@ func closeDuringReadBody(t *testing.T, b Backend) {
 	copy(dst, "new data")
 	w.Write([]byte("late"))
 	yield()
-	require.Equal(t, "new data", string(dst))
+	require.Equal(t, "new data", string(dst), "ReadBody no longer uses its memory when it has returned")
 }

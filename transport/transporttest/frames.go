@@ -12,21 +12,22 @@ import (
 )
 
 var frameCases = []testCase{
-	{"ManyParts", manyParts},
-	{"ManyFramesPerCall", manyFramesPerCall},
-	{"NoFrames", noFrames},
-	{"Empty", emptyFrames},
-	{"Big", bigFrame},
-	{"Random", randomFrames},
-	{"MemoryReusableAfterWrite", memoryReusable},
-	{"BodyInPieces", bodyInPieces},
-	{"NextFrameBeforeEndOfBody", nextBeforeTheEnd},
-	{"ReadBeyondBody", moreThanRemains},
-	{"BodyWithoutFrame", bodyWithoutFrame},
-	{"BothWaysAtOnce", bothWaysAtOnce},
+	{"ManyParts", "Conn: Conn carries delimited frames in order: one frame written is one frame read.", manyParts},
+	{"ManyFramesPerCall", "Conn: Conn carries delimited frames in order: one frame written is one frame read.", manyFramesPerCall},
+	{"NoFrames", "Conn: Conn carries delimited frames in order: one frame written is one frame read.", noFrames},
+	{"Empty", "Frame: A frame may be empty.", emptyFrames},
+	{"Big", "Conn: Conn carries delimited frames in order: one frame written is one frame read.", bigFrame},
+	{"Random", "Conn: Conn carries delimited frames in order: one frame written is one frame read.", randomFrames},
+	{"MemoryReusableAfterWrite", "Conn.WriteFrames: When it returns the memory may be reused, even if the peer has not read anything yet.", memoryReusable},
+	{"BodyInPieces", "Conn.ReadBody: The body may be read in several calls.", bodyInPieces},
+	{"NextFrameBeforeEndOfBody", "Conn.NextFrame: Calling it again before the whole body was read is an error that matches ErrFrame and changes nothing.", nextBeforeTheEnd},
+	{"ReadBeyondBody", "Conn.ReadBody: If fewer remain, or there is no current frame, it reads nothing and the error matches ErrFrame.", moreThanRemains},
+	{"BodyWithoutFrame", "Conn.ReadBody: If fewer remain, or there is no current frame, it reads nothing and the error matches ErrFrame.", bodyWithoutFrame},
+	{"BothWaysAtOnce", "Conn: One goroutine may write while another one reads; two concurrent writers or readers are not allowed.", bothWaysAtOnce},
 }
 
-// A frame may have more parts than one system call accepts.
+// manyParts checks that a frame arrives complete if it has 5,000 parts, more than one system call
+// accepts, of which some are empty.
 func manyParts(t *testing.T, b Backend) {
 	dialled, accepted := b.connect(t)
 	var frame transport.Frame
@@ -76,7 +77,8 @@ func emptyFrames(t *testing.T, b Backend) {
 	wantEOF(t, accepted)
 }
 
-// random returns n pseudo-random bytes, which depend on seed only.
+// random returns n pseudo-random bytes. Calls with the same seed return the same bytes; only the
+// low eight bits of seed count.
 func random(seed uint64, n int) []byte {
 	p := make([]byte, n)
 	var key [32]byte
@@ -98,8 +100,8 @@ func bigFrame(t *testing.T, b Backend) {
 	require.NoError(t, testwait.Finish(t, written))
 }
 
-// cut returns a frame with the contents of p, divided at n random positions. It refers to the
-// memory of p.
+// cut returns a frame with the contents of p in n+1 parts, some possibly empty, which it divides at
+// random positions. The parts share p's memory.
 func cut(rng *rand.Rand, p []byte, n int) transport.Frame {
 	var f transport.Frame
 	for range n {
@@ -110,8 +112,9 @@ func cut(rng *rand.Rand, p []byte, n int) transport.Frame {
 	return append(f, p)
 }
 
-// randomFrames sends frames of random sizes in random parts and batches, and reads them in other
-// parts.
+// randomFrames checks that 300 frames or a few more, of random sizes, arrive in order and
+// unchanged. They are written in random parts and several per call, and their bodies are read in
+// other random parts.
 func randomFrames(t *testing.T, b Backend) {
 	const frames = 300
 	rng := rand.New(rand.NewPCG(1, 2))
@@ -148,8 +151,9 @@ func randomFrames(t *testing.T, b Backend) {
 	require.NoError(t, testwait.Finish(t, written))
 }
 
-// The peer reads the contents that the memory had when WriteFrames was called, though the caller
-// changes it after the call.
+// memoryReusable checks that the peer reads the contents that a frame's memory had when WriteFrames
+// was called, even if the caller changes the memory after the call. WriteFrames must not modify the
+// frame.
 func memoryReusable(t *testing.T, b Backend) {
 	dialled, accepted := b.connect(t)
 	p, batch := []byte("before"), make([]transport.Frame, 1)
@@ -215,7 +219,8 @@ func bodyWithoutFrame(t *testing.T, b Backend) {
 	require.ErrorIs(t, accepted.ReadBody(make([]byte, 1)), transport.ErrFrame)
 }
 
-// bothWaysAtOnce sends more bytes than all buffers hold in both directions concurrently.
+// bothWaysAtOnce checks that both ends of a connection can send more bytes than all buffers hold at
+// the same time, and that all frames arrive unchanged.
 func bothWaysAtOnce(t *testing.T, b Backend) {
 	dialled, accepted := b.connect(t)
 	stream := func(c transport.Conn) <-chan error {

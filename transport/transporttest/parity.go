@@ -15,22 +15,23 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
 
-// parityCases are the cases of TensorPipe's transport tests, with blocking calls in place of
-// callbacks. TensorPipe's tests of closed contexts are in package pipe, which has the contexts.
+// parityCases returns the cases of TensorPipe's own transport tests, with blocking calls in place
+// of callbacks. Each case runs under its parity id, which contains backend, the transport's name.
+// Package pipe has TensorPipe's tests of closed contexts.
 func parityCases(backend string) []testCase {
 	cases := []testCase{
-		{"ListenerBasics", listenerBasics},
-		{"ListenerAcceptCallbacksAreQueued", listenerAcceptsWait},
-		{"ListenerIncomingConnectionsAreQueued", listenerConnectionsWait},
-		{"ListenerCreateThenCloseAndThenGetAddress", listenerAddressAfterClose},
-		{"ConnectionInitialization", connectionInitialization},
-		{"ConnectionInitializationError", connectionInitializationError},
-		{"ConnectionNopWrite", connectionNopWrite},
-		{"ConnectionQueueWritesBeforeReads", connectionWritesBeforeReads},
-		{"ConnectionDestroyFromCallback", connectionCloseOnArrival},
-		{"ConnectionEmptyBuffer", connectionEmptyFrames},
-		{"ContextBasics", contextBasics},
-		{"ContextDomainDescriptor", contextDomainDescriptor},
+		{"ListenerBasics", "Listener.Accept: Accept returns the next connection, in the order of arrival, and blocks until there is one.", listenerBasics},
+		{"ListenerAcceptCallbacksAreQueued", "Listener.Accept: Concurrent calls are served in order.", listenerAcceptsWait},
+		{"ListenerIncomingConnectionsAreQueued", "Listener.Accept: Accept returns the next connection, in the order of arrival, and blocks until there is one.", listenerConnectionsWait},
+		{"ListenerCreateThenCloseAndThenGetAddress", "Listener.Addr: It stays available after Close.", listenerAddressAfterClose},
+		{"ConnectionInitialization", "Conn: Conn carries delimited frames in order: one frame written is one frame read.", connectionInitialization},
+		{"ConnectionInitializationError", "Conn: Whatever the peer does, no error matches ErrClosed, which reports that this process has closed the Conn.", connectionInitializationError},
+		{"ConnectionNopWrite", "Conn: Conn carries delimited frames in order: one frame written is one frame read.", connectionNopWrite},
+		{"ConnectionQueueWritesBeforeReads", "Conn.WriteFrames: WriteFrames writes the frames in order with as few system calls as the transport can.", connectionWritesBeforeReads},
+		{"ConnectionDestroyFromCallback", "ErrClosed: ErrClosed is returned by calls on a Conn or Listener that this process has closed.", connectionCloseOnArrival},
+		{"ConnectionEmptyBuffer", "Frame: A frame may be empty.", connectionEmptyFrames},
+		{"ContextBasics", "Listener.Accept: Accept returns the next connection, in the order of arrival, and blocks until there is one.", contextBasics},
+		{"ContextDomainDescriptor", "Transport.DomainDescriptor: It is sent to the peer and never empty.", contextDomainDescriptor},
 	}
 	for i := range cases {
 		id := "tensorpipe/transport." + cases[i].name + "@" + backend
@@ -47,8 +48,9 @@ func listenerBasics(t *testing.T, b Backend) {
 	dialDuringAccept(t, tr, l)
 }
 
-// dialDuringAccept dials l through tr while a call of Accept is blocked. It returns the dialled
-// end, and closes the accepted one.
+// dialDuringAccept dials l's address on tr while a call of l.Accept is blocked, and checks that
+// Accept then returns a connection. It returns the dialled end, which is closed at the end of the
+// test, and closes the accepted end.
 func dialDuringAccept(t *testing.T, tr transport.Transport, l transport.Listener) transport.Conn {
 	t.Helper()
 	accepted := testwait.StartBlocked(t, "Accept", func() error {
@@ -66,10 +68,11 @@ func dialDuringAccept(t *testing.T, tr transport.Transport, l transport.Listener
 // repetitions is how often tests repeat a short sequence.
 const repetitions = 10
 
-// number returns the body of the frame by which connection i identifies itself.
+// number returns the body of the frame that identifies the i-th connection, such as "connection 3".
 func number(i int) []byte { return fmt.Append(nil, "connection ", i) }
 
-// Blocked calls of Accept return connections in the order of the calls.
+// listenerAcceptsWait checks that blocked calls of Accept return connections in the order of the
+// calls.
 func listenerAcceptsWait(t *testing.T, b Backend) {
 	tr, l := b.listen(t)
 	var waiters []<-chan string
@@ -84,7 +87,8 @@ func listenerAcceptsWait(t *testing.T, b Backend) {
 	}
 }
 
-// acceptNumber accepts a connection and returns its first frame, or the text of an error.
+// acceptNumber accepts a connection from l, reads one frame, and closes the connection. It returns
+// the body of that frame, or the text of the error if accepting or reading fails.
 func acceptNumber(ctx context.Context, l transport.Listener) string {
 	c, err := l.Accept(ctx)
 	if err != nil {
@@ -120,11 +124,11 @@ func wantClosedListener(t *testing.T, tr transport.Transport, l transport.Listen
 	t.Helper()
 	require.Equal(t, addr, l.Addr())
 	_, err := l.Accept(t.Context())
-	require.ErrorIs(t, err, transport.ErrClosed)
+	require.ErrorIs(t, err, transport.ErrClosed, "Accept returns ErrClosed after Close")
 	_, err = tr.Dial(t.Context(), addr)
-	require.Error(t, err)
-	require.NoError(t, l.Close())
-	require.Equal(t, addr, l.Addr())
+	require.Error(t, err, "Dial returns an error if no listener is open")
+	require.NoError(t, l.Close(), "closing again does nothing and returns nil")
+	require.Equal(t, addr, l.Addr(), "Addr stays available after Close")
 }
 
 // upstreamFrame has the length of the frames in TensorPipe's tests.
@@ -166,15 +170,24 @@ func connectionNopWrite(t *testing.T, b Backend) {
 func connectionWritesBeforeReads(t *testing.T, b Backend) {
 	dialled, accepted := b.connect(t)
 	block := func(i int) []byte { return bytes.Repeat([]byte{byte(i)}, 16<<10) }
-	for i := range repetitions {
-		require.NoError(t, accepted.WriteFrames(one(block(i))))
-	}
+	written := testwait.Start(func() error {
+		for i := range repetitions {
+			if err := accepted.WriteFrames(one(block(i))); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
 	for i := range repetitions {
 		wantFrame(t, dialled, block(i))
 	}
+	require.NoError(t, testwait.Finish(t, written))
 }
 
-// The reader closes the connection on arrival of a frame, while further frames arrive.
+// connectionCloseOnArrival checks a reader that closes its connection when a call of NextFrame
+// returns. If NextFrame has returned a frame, while more arrive, later calls of the reader return
+// ErrClosed and the writer gets another error. If NextFrame has returned an error, because the peer
+// has closed, that error is not ErrClosed.
 func connectionCloseOnArrival(t *testing.T, b Backend) {
 	dialled, accepted := b.connect(t)
 	written := testwait.Start(func() error {
@@ -225,9 +238,9 @@ func connectionEmptyFrames(t *testing.T, b Backend) {
 func contextBasics(t *testing.T, b Backend) {
 	tr, l := b.listen(t)
 	require.NoError(t, tr.Viable())
-	require.NotEmpty(t, dialDuringAccept(t, tr, l).RemoteAddr())
+	dialDuringAccept(t, tr, l)
 	dial(t, tr, l.Addr())
-	require.NotEmpty(t, accept(t, l).RemoteAddr())
+	accept(t, l)
 }
 
 func contextDomainDescriptor(t *testing.T, b Backend) {

@@ -20,35 +20,36 @@ import (
 
 // sessionCases are the tests of the session of a transport.Multiplexer.
 var sessionCases = []testCase{
-	{"AfterFrames", sessionAfterFrames},
-	{"Prepared", sessionPrepared},
-	{"Bulk", sessionBulk},
-	{"Order", sessionOrder},
-	{"ManyStreams", sessionManyStreams},
-	{"Limit", sessionLimit},
-	{"Window", sessionWindow},
-	{"Budget", sessionBudget},
-	{"AcceptBlocks", sessionAcceptWaits},
-	{"TryWrite", onStreams(tryWriteThenRead)},
-	{"CloseWriteThenRead", onStreams(closeWriteThenRead)},
-	{"CloseStreamDuringRead", onStreams(func(t *testing.T, one, _ transport.Stream) { closeDuringRead(t, one) })},
-	{"CloseStreamDuringWrite", onStreams(closeDuringStreamWrite)},
-	{"PeerClosesStream", onStreams(peerClosesStream)},
-	{"ReadDeadlines", onStreams(readDeadlines)},
-	{"WriteDeadlines", onStreams(writeDeadlines)},
-	{"BothWaysAtOnce", onStreams(exchange)},
-	{"NetConn", sessionNetConn},
-	{"Close", sessionClose},
-	{"CloseByPeer", sessionPeerCloses},
-	{"CloseOfConn", sessionConnCloses},
-	{"CloseFromManyGoroutines", sessionCloseFromMany},
-	{"BufferedDataAfterClose", sessionBufferedDataAfterClose},
+	{"AfterFrames", "Multiplexer.Multiplex: Multiplex turns the connection into a session, from the next byte on in both directions.", sessionAfterFrames},
+	{"Prepared", "Multiplexer.PrepareSession: Each passes the SessionConfig that it then passes to Multiplex; MaxStreams must be the same at both ends.", sessionPrepared},
+	{"Bulk", "Session.OpenBulk: The error matches ErrNotSupported if the session has no such streams, at both ends.", sessionBulk},
+	{"Order", "Session.Open: It does not wait for the peer, whose Accept returns streams in the order in which they were opened.", sessionOrder},
+	{"ManyStreams", "SessionConfig.MaxStreams: MaxStreams bounds the number of streams that the peer may have open at once.", sessionManyStreams},
+	{"Limit", "SessionConfig.MaxStreams: Further ones are reset: their calls fail, and the session goes on.", sessionLimit},
+	{"Window", "SessionConfig.Window: Window bounds the bytes of one stream that were sent and not read, and so the memory that a stream takes at the reading end.", sessionWindow},
+	{"Budget", "SessionConfig.Budget: The charge is released when the stream or the session is closed, or before.", sessionBudget},
+	{"AcceptBlocks", "Session.Accept: A call that fails takes no stream.", sessionAcceptWaits},
+	{"TryWrite", "Stream.TryWrite: TryWrite writes the pieces in order as far as it can without blocking, and returns the number of bytes written, possibly 0.", onStreams(tryWriteThenRead)},
+	{"CloseWriteThenRead", "Stream.CloseWrite: CloseWrite closes the writing half: the peer reads the bytes written before, then io.EOF. Reading goes on. Later writes return an error that matches ErrClosed.", onStreams(closeWriteThenRead)},
+	{"CloseStreamDuringRead", "Stream: After Close, calls in progress and later ones return an error that matches ErrClosed.", onStreams(func(t *testing.T, one, _ transport.Stream) { closeDuringRead(t, one) })},
+	{"CloseStreamDuringWrite", "Stream: After Close, calls in progress and later ones return an error that matches ErrClosed.", onStreams(closeDuringStreamWrite)},
+	{"PeerClosesStream", "Stream: A peer that closes causes other errors.", onStreams(peerClosesStream)},
+	{"ReadDeadlines", "Stream: A deadline interrupts a blocked call with an error whose Timeout method returns true, and loses no bytes.", onStreams(readDeadlines)},
+	{"WriteDeadlines", "Stream: A deadline interrupts a blocked call with an error whose Timeout method returns true, and loses no bytes.", onStreams(writeDeadlines)},
+	{"BothWaysAtOnce", "Stream: Stream is an ordered stream of bytes between two processes: a net.Conn that can be written without blocking, and whose writing half can be closed.", onStreams(exchange)},
+	{"NetConn", "Stream: It keeps the contract of net.Conn, as golang.org/x/net/nettest.TestConn checks it, and io.EOF is not wrapped.", sessionNetConn},
+	{"Close", "Session.Done: Err returns nil before that, and then the reason: ErrClosed if this end has closed the session, io.EOF if the peer has closed it or the connection between two messages, and otherwise the failure of the connection or the peer's violation of the protocol.", sessionClose},
+	{"CloseByPeer", "Session.Done: Err returns nil before that, and then the reason: ErrClosed if this end has closed the session, io.EOF if the peer has closed it or the connection between two messages, and otherwise the failure of the connection or the peer's violation of the protocol.", sessionPeerCloses},
+	{"CloseOfConn", "Multiplexer.Multiplex: The Conn may then be used as after Stream; closing it closes the session.", sessionConnCloses},
+	{"CloseFromManyGoroutines", "Session: Its methods may be called concurrently.", sessionCloseFromMany},
+	{"BufferedDataAfterClose", "Session.Done: Streams and bytes that have arrived can still be accepted and read, unless this end has closed the session.", sessionBufferedDataAfterClose},
 }
 
 // limits is the configuration of the sessions.
 var limits = transport.SessionConfig{MaxStreams: 5, Window: 256 << 10}
 
-// multiplex makes c a session, which is closed at the end of the test.
+// multiplex makes c, which must implement transport.Multiplexer, a session with the configuration
+// cfg and returns the session, which is closed at the end of the test. An error ends the test.
 func multiplex(t *testing.T, c transport.Conn, cfg transport.SessionConfig) transport.Session {
 	t.Helper()
 	s, err := c.(transport.Multiplexer).Multiplex(cfg)
@@ -57,8 +58,8 @@ func multiplex(t *testing.T, c transport.Conn, cfg transport.SessionConfig) tran
 	return s
 }
 
-// sessions returns the two ends of a session with the configuration cfg, which are closed at the
-// end of the test.
+// sessions opens a connection and returns the sessions at its two ends, which are closed at the end
+// of the test. Both have the configuration cfg, except that Client is true for client only.
 func (b Backend) sessions(t *testing.T, cfg transport.SessionConfig) (client, server transport.Session) {
 	t.Helper()
 	d, a := b.connect(t)
@@ -67,7 +68,8 @@ func (b Backend) sessions(t *testing.T, cfg transport.SessionConfig) (client, se
 	return multiplex(t, d, cfg), server
 }
 
-// open opens a stream on the session from and accepts it on the session to.
+// open opens a stream on the session from and accepts one on the session to, and returns both ends.
+// An error ends the test.
 func open(t *testing.T, from, to transport.Session) (opened, accepted transport.Stream) {
 	t.Helper()
 	opened, err := from.Open()
@@ -84,7 +86,9 @@ func acceptStream(t *testing.T, s transport.Session) transport.Stream {
 	return st
 }
 
-// onStreams returns a test of streams: it runs test on streams opened by each end, in both roles.
+// onStreams returns a test that opens a session and calls test four times with the two ends of a
+// new stream: for a stream opened by the client and for one opened by the server, with the opening
+// end as the parameter one and then as the parameter other.
 func onStreams(test func(t *testing.T, one, other transport.Stream)) func(*testing.T, Backend) {
 	return func(t *testing.T, b Backend) {
 		client, server := b.sessions(t, limits)
@@ -97,7 +101,8 @@ func onStreams(test func(t *testing.T, one, other transport.Stream)) func(*testi
 	}
 }
 
-// A session that both ends have prepared carries streams. The connection carries frames until then.
+// sessionPrepared checks that PrepareSession succeeds at both ends, that the connection still
+// carries frames between the two calls, and that the session then carries a stream.
 func sessionPrepared(t *testing.T, b Backend) {
 	d, a := b.connect(t)
 	servers, clients := limits, limits
@@ -112,7 +117,9 @@ func sessionPrepared(t *testing.T, b Backend) {
 	wantBytes(t, accepted, "hello")
 }
 
-// OpenBulk opens a stream like Open, or the session declares that it has no such streams.
+// sessionBulk opens a stream with OpenBulk at the client, and checks that the stream carries data
+// in both directions. If the error of this OpenBulk matches ErrNotSupported, sessionBulk checks
+// instead that the error of OpenBulk at the server matches ErrNotSupported too.
 func sessionBulk(t *testing.T, b Backend) {
 	client, server := b.sessions(t, limits)
 	opened, err := client.OpenBulk()
@@ -126,7 +133,10 @@ func sessionBulk(t *testing.T, b Backend) {
 	exchange(t, opened, accepted)
 }
 
-// The client starts the session without waiting for the server, which still reads frames.
+// sessionAfterFrames checks that the client can start a session and write to a stream before the
+// server has read the frames that were written earlier. The server then reads these frames, starts
+// its session, and exchanges data on the stream, which must have the remote address of its
+// connection.
 func sessionAfterFrames(t *testing.T, b Backend) {
 	d, a := b.connect(t)
 	require.NoError(t, d.WriteFrames(text("one"), text("two")))
@@ -159,25 +169,27 @@ func sessionOrder(t *testing.T, b Backend) {
 	}
 }
 
-// Both ends open more streams, one after the other, than may be open at once.
+// sessionManyStreams checks that each end can have MaxStreams streams open at once, and that all of
+// them carry data in both directions concurrently.
 func sessionManyStreams(t *testing.T, b Backend) {
-	rounds := race.Pick(50, 20)
-	client, server := b.sessions(t, transport.SessionConfig{MaxStreams: 100})
-	var users sync.WaitGroup
-	errs := make(chan error, 4*rounds)
+	many := race.Pick(100, 20)
+	client, server := b.sessions(t, transport.SessionConfig{MaxStreams: many})
+	var pairs [][2]transport.Stream
 	for _, direction := range [][2]transport.Session{{client, server}, {server, client}} {
-		for range rounds {
+		for range many {
 			opened, accepted := open(t, direction[0], direction[1])
-			users.Go(func() {
-				_, err := io.Copy(accepted, accepted)
-				accepted.Close()
-				errs <- err
-			})
-			users.Go(func() {
-				errs <- echoRandom(opened)
-				opened.Close()
-			})
+			pairs = append(pairs, [2]transport.Stream{opened, accepted})
 		}
+	}
+	var users sync.WaitGroup
+	errs := make(chan error, 2*len(pairs))
+	for _, pair := range pairs {
+		opened, accepted := pair[0], pair[1]
+		users.Go(func() {
+			_, err := io.Copy(accepted, accepted)
+			errs <- err
+		})
+		users.Go(func() { errs <- echoRandom(opened) })
 	}
 	users.Wait()
 	close(errs)
@@ -186,7 +198,8 @@ func sessionManyStreams(t *testing.T, b Backend) {
 	}
 }
 
-// echoRandom writes random bytes and compares their echo.
+// echoRandom writes 100,000 random bytes to s and closes its writing half, while it reads the echo.
+// It returns nil if the echo is equal, and otherwise an error, also one of s.
 func echoRandom(s transport.Stream) error {
 	want, got := random(1, 100_000), make([]byte, 100_000)
 	written := testwait.Start(func() error { return writeInPieces(s, want) })
@@ -199,7 +212,9 @@ func echoRandom(s transport.Stream) error {
 	return <-written
 }
 
-// A stream beyond the limit is reset, without an effect on others.
+// sessionLimit checks that a stream beyond MaxStreams is reset: reads of it fail with an error that
+// is neither io.EOF nor ErrClosed. The session and the other streams go on. Once one of these is
+// closed, a new stream is accepted.
 func sessionLimit(t *testing.T, b Backend) {
 	client, server := b.sessions(t, limits)
 	var opened, accepted []transport.Stream
@@ -224,7 +239,9 @@ func sessionLimit(t *testing.T, b Backend) {
 	openUntilAccepted(t, client, server)
 }
 
-// openUntilAccepted opens streams until the peer accepts one, after it has closed another one.
+// openUntilAccepted opens streams on client until server has accepted one and the client has read a
+// byte from it. Streams that are opened before the server knows that another stream was closed are
+// reset, so several attempts may be needed.
 func openUntilAccepted(t *testing.T, client, server transport.Session) {
 	t.Helper()
 	served := testwait.Start(func() error {
@@ -243,7 +260,8 @@ func openUntilAccepted(t *testing.T, client, server transport.Session) {
 	require.NoError(t, testwait.Finish(t, served))
 }
 
-// A writer blocks until its stream is read, without blocking other streams.
+// sessionWindow checks that a writer blocks while its stream is not read, and that other streams of
+// the session carry data while it blocks. All bytes arrive once the stream is read.
 func sessionWindow(t *testing.T, b Backend) {
 	client, server := b.sessions(t, limits)
 	full, unread := open(t, client, server)
@@ -271,8 +289,9 @@ func sessionWindow(t *testing.T, b Backend) {
 	require.NoError(t, testwait.Finish(t, written))
 }
 
-// All unread bytes of a session's streams stay within its budget. All data arrives, and the budget
-// is released in the end.
+// sessionBudget sends on several streams more bytes than the budget of the session has. It checks
+// that all bytes arrive, and that the session releases all that it has acquired from the budget,
+// and never more, until both ends are closed.
 func sessionBudget(t *testing.T, b Backend) {
 	const streams = 5
 	rounds := race.Pick(100, 40) // of 64 KiB, together more than the budget
@@ -361,8 +380,9 @@ func sessionNetConn(t *testing.T, b Backend) {
 	})
 }
 
-// calls starts blocking calls of each kind on the session s and its stream st, and returns channels
-// that receive their errors.
+// calls starts five calls that block, each on a new goroutine: two reads and endless writes on the
+// stream st of the session s, an Accept on s, and a wait for s.Done. It returns a channel for each,
+// which receives the call's error.
 func calls(s transport.Session, st transport.Stream) []<-chan error {
 	return []<-chan error{
 		testwait.Start(func() error { return readOne(st) }),
@@ -373,14 +393,15 @@ func calls(s transport.Session, st transport.Stream) []<-chan error {
 	}
 }
 
-// wantEnd checks that the calls in blocked, which calls has started, fail with cause, and that
-// later calls on s and st do so too.
+// wantEnd checks that the session s has ended: s.Err and all calls in blocked, the result of calls,
+// return errors that match cause, and so do later calls of Open and Accept of s and of Read and
+// Write of its stream st. st.Close must return nil. wantEnd also clears st's deadlines.
 func wantEnd(t *testing.T, s transport.Session, st transport.Stream, blocked []<-chan error, cause error) {
 	t.Helper()
 	for i, call := range blocked {
-		require.ErrorIs(t, testwait.Finish(t, call), cause, "call %d", i)
+		require.ErrorIs(t, testwait.Finish(t, call), cause, "call %d that was blocked", i)
 	}
-	require.Equal(t, cause, s.Err())
+	require.ErrorIs(t, s.Err(), cause)
 	_, err := s.Open()
 	require.ErrorIs(t, err, cause)
 	_, err = st.Write([]byte("x"))
@@ -400,7 +421,7 @@ func sessionClose(t *testing.T, b Backend) {
 	yield()
 	require.NoError(t, client.Close())
 	wantEnd(t, client, opened, blocked, transport.ErrClosed)
-	require.NoError(t, client.Close())
+	require.NoError(t, client.Close(), "closing again does nothing and returns nil")
 }
 
 func sessionPeerCloses(t *testing.T, b Backend) {
@@ -412,7 +433,7 @@ func sessionPeerCloses(t *testing.T, b Backend) {
 		require.NoError(t, server.Close())
 		wantEnd(t, client, opened, blocked, io.EOF)
 		require.NoError(t, client.Close())
-		require.Equal(t, io.EOF, client.Err(), "the first cause is kept")
+		require.ErrorIs(t, client.Err(), io.EOF, "the reason does not change")
 	}
 }
 
@@ -449,8 +470,9 @@ func sessionCloseFromMany(t *testing.T, b Backend) {
 	}
 }
 
-// Data that arrived before the peer closed can be read, also on streams that were not accepted
-// before.
+// sessionBufferedDataAfterClose checks that streams that have arrived before the peer closes the
+// session can still be accepted and their data read. After the data, a stream whose writing half
+// was closed returns io.EOF itself, and the others an error that wraps io.EOF.
 func sessionBufferedDataAfterClose(t *testing.T, b Backend) {
 	client, server := b.sessions(t, limits)
 	first, accepted := open(t, client, server)
@@ -476,7 +498,7 @@ func sessionBufferedDataAfterClose(t *testing.T, b Backend) {
 		wantBytes(t, st, fmt.Sprint("stream ", i))
 		err := readOne(st)
 		require.ErrorIs(t, err, io.EOF)
-		require.Equal(t, i == 0, err == io.EOF, "only the stream that was closed ends with EOF itself")
+		require.Equal(t, i == 0, err == io.EOF, "only a stream whose writer has closed its writing half ends with io.EOF itself")
 	}
 	_, err := server.Accept(t.Context())
 	require.ErrorIs(t, err, io.EOF)

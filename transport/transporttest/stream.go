@@ -18,20 +18,21 @@ import (
 
 // streamCases are the tests of the Stream of a transport.Multiplexer.
 var streamCases = []testCase{
-	{"BothWaysAtOnce", streamBothWays},
-	{"AfterFrames", streamAfterFrames},
-	{"ReadAhead", streamReadAhead},
-	{"TryWrite", streamTryWrite},
-	{"CloseWriteThenRead", streamCloseWrite},
-	{"CloseDuringRead", streamCloseDuringRead},
-	{"CloseDuringWrite", streamCloseDuringWrite},
-	{"CloseByPeer", streamPeerCloses},
-	{"CloseOfConn", streamConnCloses},
-	{"Deadlines", streamDeadlines},
-	{"NetConn", streamNetConn},
+	{"BothWaysAtOnce", "Stream: Stream is an ordered stream of bytes between two processes: a net.Conn that can be written without blocking, and whose writing half can be closed.", streamBothWays},
+	{"AfterFrames", "Multiplexer.Stream: Stream returns a Stream of the connection's bytes, from the next one on in both directions, including those that were read ahead.", streamAfterFrames},
+	{"ReadAhead", "Multiplexer.Stream: Stream returns a Stream of the connection's bytes, from the next one on in both directions, including those that were read ahead.", streamReadAhead},
+	{"TryWrite", "Stream.TryWrite: TryWrite writes the pieces in order as far as it can without blocking, and returns the number of bytes written, possibly 0.", streamTryWrite},
+	{"CloseWriteThenRead", "Stream.CloseWrite: CloseWrite closes the writing half: the peer reads the bytes written before, then io.EOF. Reading goes on. Later writes return an error that matches ErrClosed.", streamCloseWrite},
+	{"CloseDuringRead", "Stream: After Close, calls in progress and later ones return an error that matches ErrClosed.", streamCloseDuringRead},
+	{"CloseDuringWrite", "Stream: After Close, calls in progress and later ones return an error that matches ErrClosed.", streamCloseDuringWrite},
+	{"CloseByPeer", "Stream: A peer that closes causes other errors.", streamPeerCloses},
+	{"CloseOfConn", "Multiplexer.Stream: Closing the Conn closes the Stream, and the reverse. Both have the same addresses.", streamConnCloses},
+	{"Deadlines", "Stream: A deadline interrupts a blocked call with an error whose Timeout method returns true, and loses no bytes.", streamDeadlines},
+	{"NetConn", "Stream: It keeps the contract of net.Conn, as golang.org/x/net/nettest.TestConn checks it, and io.EOF is not wrapped.", streamNetConn},
 }
 
-// raw turns a connection into a stream, which is closed at the end of the test.
+// raw makes c, which must implement transport.Multiplexer, a stream and returns the stream, which
+// is closed at the end of the test. An error ends the test.
 func raw(t *testing.T, c transport.Conn) transport.Stream {
 	t.Helper()
 	s, err := c.(transport.Multiplexer).Stream()
@@ -40,15 +41,16 @@ func raw(t *testing.T, c transport.Conn) transport.Stream {
 	return s
 }
 
-// rawPair returns the two ends of a connection as streams.
+// rawPair opens a connection, makes both ends streams, and returns them. They are closed at the end
+// of the test.
 func (b Backend) rawPair(t *testing.T) (dialled, accepted transport.Stream) {
 	t.Helper()
 	d, a := b.connect(t)
 	return raw(t, d), raw(t, a)
 }
 
-// exchange sends more bytes than all buffers hold in both directions concurrently, and compares
-// what arrives.
+// exchange sends more than 8 MiB in each direction between one and other at the same time, closes
+// both writing halves, and checks that the bytes arrive unchanged, followed by io.EOF.
 func exchange(t *testing.T, one, other transport.Stream) {
 	t.Helper()
 	const size = 8<<20 + 7 // enough to make the rings of a session grow
@@ -68,7 +70,8 @@ func exchange(t *testing.T, one, other transport.Stream) {
 	}
 }
 
-// writeInPieces writes p in pieces of varying sizes and then calls CloseWrite.
+// writeInPieces writes p in pieces of varying sizes and then calls CloseWrite. It returns the first
+// error of a write, or that of CloseWrite.
 func writeInPieces(s transport.Stream, p []byte) error {
 	for size := 1; len(p) > 0; size = size*3%300_007 + 1 {
 		n, err := s.Write(p[:min(size, len(p))])
@@ -85,7 +88,9 @@ func streamBothWays(t *testing.T, b Backend) {
 	exchange(t, dialled, accepted)
 }
 
-// One end writes bytes while the other still reads frames.
+// streamAfterFrames checks that one end can become a stream and write bytes before the other end
+// has read the frames that were written earlier. Frames that an end has not read before it becomes
+// a stream, headers included, are the first bytes of the stream.
 func streamAfterFrames(t *testing.T, b Backend) {
 	d, a := b.connect(t)
 	for _, direction := range [][2]transport.Conn{{d, a}, {a, d}} {
@@ -107,7 +112,9 @@ func streamAfterFrames(t *testing.T, b Backend) {
 	require.Greater(t, len(got), len(frames)+len("raw reply"), "frames that were not read are part of the stream")
 }
 
-// Frames and bytes are written at once, so that the other end may read both at once.
+// streamReadAhead checks that a stream begins with the bytes that the connection has read ahead
+// together with frames. It needs b.DialRaw to write frames and bytes at once, and is skipped if
+// that is nil.
 func streamReadAhead(t *testing.T, b Backend) {
 	if b.DialRaw == nil {
 		t.Skip("no DialRaw")
@@ -134,8 +141,9 @@ func streamTryWrite(t *testing.T, b Backend) {
 	tryWriteThenRead(t, dialled, accepted)
 }
 
-// TryWrite writes a part, possibly nothing, of more bytes than fit into all buffers. The bytes of a
-// later Write follow.
+// tryWriteThenRead checks that TryWrite, given more bytes than all buffers hold, does not block,
+// and returns the number of bytes that it has written, possibly 0. The other end must read exactly
+// these bytes and those of a later Write.
 func tryWriteThenRead(t *testing.T, one, other transport.Stream) {
 	n, err := one.TryWrite(hugeFrame(chunk)...)
 	require.NoError(t, err)
@@ -227,7 +235,7 @@ func readOne(s transport.Stream) error {
 	return err
 }
 
-// writeUntilError writes until a write fails.
+// writeUntilError writes chunk to s again and again until a write fails, and returns its error.
 func writeUntilError(s transport.Stream) error {
 	for {
 		if _, err := s.Write(chunk); err != nil {
@@ -240,12 +248,11 @@ func closeWriteThenRead(t *testing.T, one, other transport.Stream) {
 	t.Helper()
 	write(t, one, "request")
 	require.NoError(t, one.CloseWrite())
-	require.NoError(t, one.CloseWrite())
 	_, err := one.Write([]byte("too late"))
-	require.ErrorIs(t, err, transport.ErrClosed)
+	require.ErrorIs(t, err, transport.ErrClosed, "a write after CloseWrite")
 	wantBytes(t, other, "request")
 	for range 2 {
-		require.Equal(t, io.EOF, readOne(other))
+		require.Equal(t, io.EOF, readOne(other), "each read after CloseWrite of the peer returns io.EOF itself, as io.Reader requires")
 	}
 	write(t, other, "reply")
 	wantBytes(t, one, "reply")
@@ -270,8 +277,9 @@ func closeDuringRead(t *testing.T, s transport.Stream) {
 	s.Close()
 }
 
-// closeDuringStreamWrite closes a stream during two writes. The peer must not see changes to their
-// memory after they return.
+// closeDuringStreamWrite checks that two blocked writes to the stream one return ErrClosed when
+// one.Close is called, and that the peer does not see changes that the caller makes to the written
+// memory afterwards. It reads the stream other until a read fails.
 func closeDuringStreamWrite(t *testing.T, one, other transport.Stream) {
 	t.Helper()
 	part := bytes.Clone(chunk)
@@ -314,12 +322,17 @@ func peerClosesStream(t *testing.T, one, other transport.Stream) {
 	require.Error(t, testwait.Finish(t, read))
 }
 
-// wantTimeout checks that err is the error of a passed deadline.
+// isTimeout reports whether err is a net.Error, possibly wrapped, whose Timeout method returns
+// true.
+func isTimeout(err error) bool {
+	var timeout net.Error
+	return errors.As(err, &timeout) && timeout.Timeout()
+}
+
+// wantTimeout ends the test unless isTimeout(err).
 func wantTimeout(t *testing.T, err error) {
 	t.Helper()
-	timeout, ok := err.(net.Error)
-	require.True(t, ok, "%v", err)
-	require.True(t, timeout.Timeout(), "%v", err)
+	require.True(t, isTimeout(err), "a call whose deadline has passed returned %v", err)
 }
 
 var longAgo = time.Unix(1, 0)
@@ -342,8 +355,9 @@ func readDeadlines(t *testing.T, one, other transport.Stream) {
 	readWithShortDeadlines(t, one, other)
 }
 
-// readWithShortDeadlines reads with short deadlines while the peer sends more than any window. No
-// byte and no window update may be lost.
+// readWithShortDeadlines reads from the stream one with deadlines of microseconds, while at least 1
+// MiB is written to the stream other. It checks that no byte is lost and that the writer does not
+// remain blocked, as it does if a window update is lost. It clears the read deadline at the end.
 func readWithShortDeadlines(t *testing.T, one, other transport.Stream) {
 	t.Helper()
 	want := random(3, race.Pick(4<<20, 1<<20))
@@ -361,7 +375,7 @@ func readWithShortDeadlines(t *testing.T, one, other transport.Stream) {
 			if err == nil {
 				continue
 			}
-			if timeout, ok := err.(net.Error); !ok || !timeout.Timeout() {
+			if !isTimeout(err) {
 				break
 			}
 		}
@@ -372,8 +386,10 @@ func readWithShortDeadlines(t *testing.T, one, other transport.Stream) {
 	require.NoError(t, one.SetReadDeadline(time.Time{}))
 }
 
-// writeDeadlines interrupts a write that blocks because the peer does not read, and continues after
-// the bytes that it wrote.
+// writeDeadlines checks that SetWriteDeadline interrupts a write to the stream one that is blocked
+// because the stream other is not read, and that later writes fail too. After the deadline is
+// cleared it goes on after the bytes that were written, and checks that all bytes arrive at other
+// without a gap.
 func writeDeadlines(t *testing.T, one, other transport.Stream) {
 	t.Helper()
 	block := random(4, 100_000)
@@ -381,7 +397,7 @@ func writeDeadlines(t *testing.T, one, other transport.Stream) {
 		for written := 0; ; {
 			n, err := one.Write(block[written%len(block):])
 			written += n
-			if timeout, ok := err.(net.Error); ok && timeout.Timeout() {
+			if isTimeout(err) {
 				return written
 			}
 			if err != nil {

@@ -45,7 +45,9 @@ type writeDiscarder struct{ transport.Conn }
 
 func (writeDiscarder) WriteFrames(...transport.Frame) error { return nil }
 
-// A test that blocks fails with a message. The others run, or at least the process ends.
+// TestSuiteIsBounded checks that the suite ends on transports on which a test blocks forever: the
+// test fails with a message or, if closing everything does not end it, the process panics with the
+// name of the test.
 func TestSuiteIsBounded(t *testing.T) {
 	for _, c := range stuck {
 		t.Run(c.name, func(t *testing.T) {

@@ -9,8 +9,9 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
 
-// withTimeout returns b for the test t. If the test takes longer than b.Timeout, it fails, and
-// everything that it opened through b is closed.
+// withTimeout returns a copy of b for the test t. If t is not over after b.Timeout, or a minute if
+// that is 0, t fails. Then all listeners and connections that were opened through the copy are
+// closed, and blocked calls of Listen, Dial and Accept end.
 func (b Backend) withTimeout(t *testing.T) Backend {
 	watchdog := testwait.Watch(t, b.Timeout)
 	open, dialRaw := b.New, b.DialRaw
@@ -63,9 +64,8 @@ func (l boundedListener) Accept(ctx context.Context) (transport.Conn, error) {
 	return closeLate(l.watchdog)(l.Listener.Accept(ctx))
 }
 
-// closeLate returns a function for the results of Dial and Accept. The function returns its
-// arguments, and has watchdog close the connection, if there is one, when the test exceeds its
-// limit.
+// closeLate returns a function that takes the results of Dial or Accept and returns them unchanged.
+// If the error is nil, watchdog will close the connection when the test exceeds its limit.
 func closeLate(watchdog *testwait.Watchdog) func(transport.Conn, error) (transport.Conn, error) {
 	return func(c transport.Conn, err error) (transport.Conn, error) {
 		if err == nil {

@@ -14,18 +14,18 @@ import (
 )
 
 var transportCases = []testCase{
-	{"Descriptors", descriptors},
-	{"ForeignDescriptors", foreignDescriptors},
-	{"AddressesMatch", addressesMatch},
-	{"AddressesStayAfterClose", addressesAfterClose},
-	{"DialClosedListener", dialClosedListener},
-	{"CancelledBefore", cancelledBefore},
-	{"CancelledAfterListen", cancelledAfterListen},
-	{"CancelledAccept", cancelledAccept},
-	{"CloseListenerDuringAccept", closeDuringAccept},
-	{"CloseListenerResetsUnaccepted", closeResetsUnaccepted},
-	{"CloseListenerKeepsAccepted", closeKeepsAccepted},
-	{"ManyConnections", manyConnections},
+	{"Descriptors", "Transport.CanCommunicate: CanCommunicate reports whether a peer with that domain descriptor can be reached.", descriptors},
+	{"ForeignDescriptors", "Transport.CanCommunicate: It returns false for a text that no transport of this kind sends.", foreignDescriptors},
+	{"AddressesMatch", "Conn.LocalAddr: Unless the network translates addresses, LocalAddr of the end that dialled equals RemoteAddr of the end that accepted, and the reverse.", addressesMatch},
+	{"AddressesStayAfterClose", "Conn.LocalAddr: They stay available after Close.", addressesAfterClose},
+	{"DialClosedListener", "Transport.Dial: It returns an error if no listener is open at addr.", dialClosedListener},
+	{"CancelledBefore", "Transport.Dial: After ctx has ended, Dial returns an error that matches that of ctx.", cancelledBefore},
+	{"CancelledAfterListen", "Transport.Listen: ctx bounds the call only, not the lifetime of the listener.", cancelledAfterListen},
+	{"CancelledAccept", "Listener.Accept: A call that fails takes no connection.", cancelledAccept},
+	{"CloseListenerDuringAccept", "Listener.Close: Blocked calls of Accept return ErrClosed.", closeDuringAccept},
+	{"CloseListenerResetsUnaccepted", "Listener.Close: Connections that were not accepted are closed; accepted ones stay open.", closeResetsUnaccepted},
+	{"CloseListenerKeepsAccepted", "Listener.Close: Connections that were not accepted are closed; accepted ones stay open.", closeKeepsAccepted},
+	{"ManyConnections", "Conn: Conn carries delimited frames in order: one frame written is one frame read.", manyConnections},
 }
 
 func descriptors(t *testing.T, b Backend) {
@@ -39,11 +39,11 @@ func foreignDescriptors(t *testing.T, b Backend) {
 	tr := b.New(t)
 	own := tr.DomainDescriptor()
 	for _, text := range []string{
-		"", ":", "*", "nonsense:*", own[:len(own)-1], "x" + own, "\x00", "\xff\xfe",
-		strings.Repeat(own, 10_000),
+		"", ":", "*", "nonsense:*", "x" + own, "\x00", "\xff\xfe",
 	} {
 		require.False(t, tr.CanCommunicate(text), "%.40q", text)
 	}
+	tr.CanCommunicate(strings.Repeat(own, 10_000)) // either result, but no panic
 }
 
 func addressesMatch(t *testing.T, b Backend) {
@@ -64,25 +64,33 @@ func dialClosedListener(t *testing.T, b Backend) {
 	tr, l := b.listen(t)
 	require.NoError(t, l.Close())
 	_, err := tr.Dial(t.Context(), l.Addr())
-	require.ErrorContains(t, err, l.Addr())
+	require.Error(t, err)
 }
 
 func cancelledBefore(t *testing.T, b Backend) {
 	tr, l := b.listen(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	_, err := tr.Listen(ctx, b.Addr)
-	require.ErrorIs(t, err, context.Canceled)
-	_, err = tr.Dial(ctx, l.Addr())
-	require.ErrorIs(t, err, context.Canceled)
+	if other, err := tr.Listen(ctx, b.Addr); err == nil { // it did not have to wait
+		require.NoError(t, other.Close())
+	} else {
+		require.ErrorIs(t, err, context.Canceled)
+	}
+	_, err := tr.Dial(ctx, l.Addr())
+	require.ErrorIs(t, err, context.Canceled, "Dial with a context that has ended")
 
 	dial(t, tr, l.Addr())
-	_, err = l.Accept(ctx)
-	require.ErrorIs(t, err, context.Canceled)
+	if c, err := l.Accept(ctx); err == nil { // it did not have to wait
+		require.NoError(t, c.Close())
+		return
+	} else {
+		require.ErrorIs(t, err, context.Canceled)
+	}
 	accept(t, l)
 }
 
-// The context of Listen bounds only the call. Cancelling it later has no effect.
+// cancelledAfterListen checks that the context of Listen bounds only that call: after it is
+// cancelled, the listener still accepts connections, and can be closed.
 func cancelledAfterListen(t *testing.T, b Backend) {
 	tr := b.New(t)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -96,7 +104,8 @@ func cancelledAfterListen(t *testing.T, b Backend) {
 	wantClosedListener(t, tr, l, addr)
 }
 
-// A cancelled Accept takes no connection from another one.
+// cancelledAccept checks that a call of Accept whose context is cancelled returns the context's
+// error, and that another call, blocked at the same time, gets the next connection.
 func cancelledAccept(t *testing.T, b Backend) {
 	tr, l := b.listen(t)
 	for i := range repetitions {
@@ -115,7 +124,7 @@ func cancelledAccept(t *testing.T, b Backend) {
 			return string(p)
 		})
 		cancel()
-		require.ErrorIs(t, testwait.Finish(t, cancelled), context.Canceled)
+		require.ErrorIs(t, testwait.Finish(t, cancelled), context.Canceled, "Accept whose context has ended")
 		require.NoError(t, dial(t, tr, l.Addr()).WriteFrames(one(number(i))))
 		require.Equal(t, string(number(i)), testwait.Finish(t, other))
 	}
@@ -134,7 +143,7 @@ func closeDuringAccept(t *testing.T, b Backend) {
 	for _, call := range calls {
 		require.ErrorIs(t, testwait.Finish(t, call), transport.ErrClosed)
 	}
-	require.NoError(t, l.Close())
+	require.NoError(t, l.Close(), "closing again does nothing and returns nil")
 }
 
 func closeResetsUnaccepted(t *testing.T, b Backend) {
@@ -153,7 +162,8 @@ func closeKeepsAccepted(t *testing.T, b Backend) {
 	wantFrame(t, accepted, []byte("still open"))
 }
 
-// manyConnections exchanges requests and replies on many connections concurrently.
+// manyConnections checks that 16 connections of one listener work at the same time: each carries 20
+// requests and their replies.
 func manyConnections(t *testing.T, b Backend) {
 	const connections, rounds = 16, 20
 	tr, l := b.listen(t)

@@ -11,12 +11,14 @@
 //		})
 //	}
 //
-// Optional interfaces are tested on connections that implement them. No test sleeps or measures
-// time. A test in which a call stays blocked fails after a minute, and everything that it opened is
+// A test that fails prints the rule that was broken, as package transport states it. Optional
+// interfaces are tested on connections that implement them. No test sleeps or measures time. A test
+// in which a call stays blocked fails after Backend.Timeout, and everything that it opened is
 // closed.
 package transporttest
 
 import (
+	"errors"
 	"io"
 	"testing"
 	"time"
@@ -56,7 +58,9 @@ type Backend struct {
 	Timeout time.Duration
 }
 
-// Run runs the suite on b.
+// Run runs all tests of the suite on b, as subtests of t. Tests of partial frames are left out if
+// b.DialRaw is nil. Tests of [transport.Multiplexer] are skipped if the connections do not
+// implement it, and those of its streams if it has none.
 func Run(t *testing.T, b Backend) {
 	groups := []struct {
 		name  string
@@ -77,35 +81,61 @@ func Run(t *testing.T, b Backend) {
 			c.run(t, g.name, b)
 		}
 	}
-	t.Run("Stream", func(t *testing.T) { runOptional[transport.Multiplexer](t, b, streamCases) })
-	t.Run("Session", func(t *testing.T) { runOptional[transport.Multiplexer](t, b, sessionCases) })
+	t.Run("Stream", func(t *testing.T) { runMultiplexed(t, b, streamCases, hasStream) })
+	t.Run("Session", func(t *testing.T) {
+		runMultiplexed(t, b, sessionCases, func(transport.Multiplexer) bool { return true })
+	})
 }
 
-// runOptional runs the tests of an optional interface if the connections implement it.
-func runOptional[Capability any](t *testing.T, b Backend, cases []testCase) {
+// runMultiplexed runs cases as subtests of t if both ends of a connection of b implement
+// transport.Multiplexer and has returns true for both. It skips t if that is so for neither end,
+// and fails t if for only one.
+func runMultiplexed(t *testing.T, b Backend, cases []testCase, has func(transport.Multiplexer) bool) {
+	var both [2]bool
 	dialled, accepted := b.withTimeout(t).connect(t)
-	_, one := dialled.(Capability)
-	_, other := accepted.(Capability)
-	require.Equal(t, one, other, "only one end implements the interface")
-	if !one {
-		t.Skip("the connections do not implement the interface")
+	for i, c := range []transport.Conn{dialled, accepted} {
+		m, ok := c.(transport.Multiplexer)
+		both[i] = ok && has(m)
+	}
+	require.Equal(t, both[0], both[1], "only one end of the connection has it")
+	if !both[0] {
+		t.Skip("the connections do not have it")
 	}
 	for _, c := range cases {
-		t.Run(c.name, func(t *testing.T) { c.test(t, b.withTimeout(t)) })
+		t.Run(c.name, func(t *testing.T) { c.check(t, b) })
 	}
+}
+
+// hasStream reports whether m can become a stream. It calls m.Stream, which makes m one, and
+// returns false if the error matches transport.ErrNotSupported.
+func hasStream(m transport.Multiplexer) bool {
+	_, err := m.Stream()
+	return !errors.Is(err, transport.ErrNotSupported)
 }
 
 // testCase is one test. The ids of parity cases are names that contain a slash.
 type testCase struct {
 	name string
+	rule string // the tested rule: an identifier of package transport, ": ", and sentences of its comment
 	test func(t *testing.T, b Backend)
 }
 
 func (c testCase) run(t *testing.T, group string, b Backend) {
-	t.Run(group+"/"+c.name, func(t *testing.T) { c.test(t, b.withTimeout(t)) })
+	t.Run(group+"/"+c.name, func(t *testing.T) { c.check(t, b) })
 }
 
-// listen returns a transport and a listener, which is closed at the end of the test.
+// check runs the test of c on b. If it fails, check prints the rule.
+func (c testCase) check(t *testing.T, b Backend) {
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Log("the rule that was broken, of package transport: " + c.rule)
+		}
+	})
+	c.test(t, b.withTimeout(t))
+}
+
+// listen makes a new transport and opens a listener on b.Addr, which is closed at the end of the
+// test. It returns both. An error ends the test.
 func (b Backend) listen(t *testing.T) (transport.Transport, transport.Listener) {
 	t.Helper()
 	tr := b.New(t)
@@ -115,7 +145,8 @@ func (b Backend) listen(t *testing.T) (transport.Transport, transport.Listener) 
 	return tr, l
 }
 
-// connect returns the two ends of a connection, which are closed at the end of the test.
+// connect opens a listener and a connection to it, and returns the connection's two ends. All three
+// are closed at the end of the test. An error ends the test.
 func (b Backend) connect(t *testing.T) (dialled, accepted transport.Conn) {
 	t.Helper()
 	tr, l := b.listen(t)
@@ -139,7 +170,8 @@ func accept(t *testing.T, l transport.Listener) transport.Conn {
 	return c
 }
 
-// readFrame reads one whole frame.
+// readFrame reads one whole frame and returns its body in new memory. If reading the body fails, it
+// returns the error and a slice of the body's size.
 func readFrame(c transport.Conn) ([]byte, error) {
 	n, err := c.NextFrame()
 	if err != nil {
@@ -149,7 +181,7 @@ func readFrame(c transport.Conn) ([]byte, error) {
 	return p, c.ReadBody(p)
 }
 
-// wantFrame reads one frame and compares it with want.
+// wantFrame reads one frame and checks that its body is equal to want. An error ends the test.
 func wantFrame(t *testing.T, c transport.Conn, want []byte) {
 	t.Helper()
 	got, err := readFrame(c)
@@ -157,17 +189,17 @@ func wantFrame(t *testing.T, c transport.Conn, want []byte) {
 	require.Equal(t, string(want), string(got))
 }
 
-// wantEOF checks that the connection has ended between two frames, twice.
+// wantEOF checks that two calls of NextFrame return an error that matches io.EOF.
 func wantEOF(t *testing.T, c transport.Conn) {
 	t.Helper()
 	for range 2 {
 		_, err := c.NextFrame()
-		require.Equal(t, io.EOF, err)
+		require.ErrorIs(t, err, io.EOF, "each call of NextFrame after the end returns io.EOF")
 	}
 }
 
-// one returns a frame of one part.
+// one returns a frame whose only part is p. It does not copy p.
 func one(p []byte) transport.Frame { return transport.Frame{p} }
 
-// text returns a frame of one part.
+// text returns a frame whose only part contains s.
 func text(s string) transport.Frame { return one([]byte(s)) }

@@ -12,7 +12,8 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/internal/testutil/testwait"
 )
 
-// joinAndDie joins as m and crashes when the member would wait.
+// joinAndDie has m join a static group of world members on the store s, and fails every call to s
+// once m begins to wait for other members, as if m had crashed then. Its claims stay on the store.
 func joinAndDie(t *testing.T, s store.Store, m Member, world int) {
 	t.Helper()
 	_, err := JoinStatic(t.Context(), dyingStore{s, new(bool)}, "group", m, world)
@@ -37,8 +38,8 @@ func (d dyingStore) CompareAndSet(ctx context.Context, key string, expected, des
 	return d.Store.CompareAndSet(ctx, key, expected, desired)
 }
 
-// deleteRankClaim is the first step of a withdrawal, and the only one of a member that crashes
-// then.
+// deleteRankClaim deletes the claim of the rank of m in the first generation, and leaves the claim
+// of its name, as if m had crashed after the first step of withdrawing.
 func deleteRankClaim(t *testing.T, s store.Store, m Member) {
 	t.Helper()
 	ks := newKeySpace(s, "group")
@@ -49,7 +50,8 @@ func deleteRankClaim(t *testing.T, s store.Store, m Member) {
 	require.NoError(t, err)
 }
 
-// A name that a crashed member has claimed is free once its rank is.
+// TestNameClaimWithoutRankClaim tests that a member can join under a name that a crashed member has
+// claimed, if the crashed member's claim of its rank is deleted.
 func TestNameClaimWithoutRankClaim(t *testing.T) {
 	forEachStore(t, func(t *testing.T, open openFunc) {
 		dead := worker("a", 0)
@@ -76,8 +78,10 @@ func (h blockingStore) Set(ctx context.Context, key string, value []byte) error 
 	return h.Store.Set(ctx, key, value)
 }
 
-// A member that crashes while it withdraws may still be in the complete group; the member
-// that claimed its rank concurrently is then not.
+// TestCompleteGroupWithWithdrawnMember tests a member that crashes while it withdraws, after
+// another member has read its claim. The group is then complete with the crashed member, and the
+// member that has claimed the same rank since fails with ErrRejoin and leaves no member list on the
+// store.
 func TestCompleteGroupWithWithdrawnMember(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, resume := memoryStore(t)(), make(chan struct{})
@@ -103,7 +107,9 @@ func TestCompleteGroupWithWithdrawnMember(t *testing.T) {
 	})
 }
 
-// One member joins again after a failure, between the calls of another that does the same.
+// TestConcurrentRetryBeforeEachCall tests two members that join again after a failed generation,
+// where one joins between any two calls that the other makes to the store: both get the same group,
+// or the join times out.
 func TestConcurrentRetryBeforeEachCall(t *testing.T) {
 	atEachCall(t, func(t *testing.T, s, hooked store.Store, meanwhile func(func())) {
 		one, two := startJoin(t.Context(), s, worker("X", 0), 2), startJoin(t.Context(), s, worker("X", 1), 2)
@@ -124,8 +130,9 @@ func TestConcurrentRetryBeforeEachCall(t *testing.T) {
 	})
 }
 
-// A member that waits in a generation that fails gets the error, even if the others have
-// begun the next generation.
+// TestFailureAndNextAttemptBeforeEachCall tests that a member that waits in a generation that fails
+// gets the error, even if the others have begun the next generation before any of its calls to the
+// store.
 func TestFailureAndNextAttemptBeforeEachCall(t *testing.T) {
 	atEachCall(t, func(t *testing.T, s, hooked store.Store, meanwhile func(func())) {
 		slow, begun := worker("w", 2), time.Now()
@@ -150,7 +157,9 @@ func TestFailureAndNextAttemptBeforeEachCall(t *testing.T) {
 	})
 }
 
-// A member that crashes while it leaves has left or has not left.
+// TestCrashInLeaveBeforeEachCall tests a member that crashes before any of the calls that Leave
+// makes to the store. If Leave has failed, its successor gets ErrRejoin; otherwise the next group
+// forms, and a repeated Leave does not affect that group.
 func TestCrashInLeaveBeforeEachCall(t *testing.T) {
 	for n := 1; ; n++ {
 		died := false
@@ -193,7 +202,8 @@ func TestCrashInLeaveBeforeEachCall(t *testing.T) {
 	}
 }
 
-// Waiting members learn of an outcome at once, not at the next interval.
+// TestOutcomeWakesWaitingMembers tests that members that wait learn at once, and not at the next
+// interval, that the group has failed, is complete, or has ended.
 func TestOutcomeWakesWaitingMembers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		open, begun := memoryStore(t), time.Now()
@@ -219,8 +229,9 @@ func TestOutcomeWakesWaitingMembers(t *testing.T) {
 	})
 }
 
-// A worker whose claims could not be withdrawn joins again: with another URL while the group
-// is open, and only with the same URLs once it is complete.
+// TestSameIncarnationAgain tests a worker that joins again after its claims could not be withdrawn.
+// It succeeds with another URL while the group is open, and only with the same URLs once the group
+// is complete.
 func TestSameIncarnationAgain(t *testing.T) {
 	for _, late := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {

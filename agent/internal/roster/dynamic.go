@@ -8,19 +8,20 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/agent/store"
 )
 
-// JoinDynamic joins a group whose members come and go, and returns at once, with the present
-// members. Only if a static group of that name is ending, it waits for the end. A negative rank is
-// replaced by the lowest free one. The [Roster] goes on using the store, which remains the
-// caller's. The error is an [*Error].
+// JoinDynamic adds self to a group whose members come and go, and returns a [Roster] with the
+// present members. It does not wait for other members, except that it blocks while a static group
+// of that name is ending. A negative rank is replaced by the lowest free one. self is copied. The
+// [Roster] goes on using the store, which remains the caller's. The error is an [*Error].
 //
-// The member list is changed by compare-and-set, repeated until it succeeds or ctx ends; an
-// attempt fails only when that of another member succeeds. There is no lock as in PyTorch, which a
-// member that dies would never release.
+// The member list is changed by compare-and-set, repeated until it succeeds or ctx ends; an attempt
+// fails only when that of another member succeeds. There is no lock as in PyTorch, which a member
+// that dies would never release.
 //
 // A member that died without leaving stays in the list until another member calls Remove for it.
 // Until then joining under its name fails with [ErrRejoin], unless self.Replace is set. A name or
-// rank in use, a version conflict with a present member, and a static group are errors of this
-// member alone; but a static group that still waits for members fails as a whole.
+// rank in use, a version conflict with a present member, and a complete static group are errors of
+// this member alone. But if a static group of that name still waits for members, all of them and
+// this member fail with [ErrMixed].
 func JoinDynamic(ctx context.Context, s store.Store, group string, self Member) (*Roster, error) {
 	self = self.clone()
 	self.Static, self.Rank = false, max(self.Rank, -1)
@@ -65,9 +66,11 @@ func (a *dynamicJoin) join(ctx context.Context) (*Roster, error) {
 	}
 }
 
-// advance performs the step of joining that the state g of the group requires. It returns the
-// roster once the member is in the list. It returns neither a roster nor an error if the caller
-// must read the state again and call advance with it.
+// advance performs the step of joining that the group's state g requires. It returns the roster
+// once this member is in the group's list. It returns neither a roster nor an error if the caller
+// must read the state again and call advance with it. If a static group is open, advance makes it
+// fail; if one is ending, advance blocks until it has ended. The error is the reason why this
+// member cannot join, or that of ctx or of the store.
 func (a *dynamicJoin) advance(ctx context.Context, g *groupState) (*Roster, error) {
 	switch {
 	case g.available():
@@ -97,11 +100,12 @@ func (a *dynamicJoin) advance(ctx context.Context, g *groupState) (*Roster, erro
 	return nil, a.awaitEnd(ctx, g)
 }
 
-// addSelf adds this member to the list of the new state to. It stores that state if the state on
-// the store is still from, and returns the roster. It also returns the roster if the member is in
-// the list already, because the reply to an earlier change was lost. It returns nil and no error
-// if another member has changed the state since from was read. The error is that of insertMember
-// or of the store.
+// addSelf inserts this member into the member list of the group's new state, the argument to, and
+// stores the new state if the store still has the state from. Then it returns the roster. If the
+// member is in the list already, because the reply to an earlier change was lost, addSelf stores
+// nothing and returns the roster. It returns nil and no error if another member has changed the
+// state since from was read. The error is the conflict with a member in the list, or that of the
+// store or ctx. addSelf changes to.members, and sets a.tried before it changes the store.
 func (a *dynamicJoin) addSelf(ctx context.Context, from, to *groupState) (*Roster, error) {
 	if i := indexOf(to.members, a.self.Name); i >= 0 && to.members[i].Incarnation == a.self.Incarnation {
 		return newRoster(a.groupAccess, to.members[i], from, to.members), nil
@@ -123,10 +127,12 @@ func indexOf(members []Member, name string) int {
 	return slices.IndexFunc(members, func(m Member) bool { return m.Name == name })
 }
 
-// insertMember returns a copy of the list present, ordered by rank, with self in it, and self
-// with its rank: a negative one becomes the lowest free rank. If self.Replace is set self
-// replaces a member of its name. The error matches ErrDuplicateName, ErrDuplicateRank, ErrRejoin,
-// ErrVersion or ErrMember.
+// insertMember returns a copy of the list present, ordered by rank, with self in it, and self with
+// its rank: a negative one becomes the lowest free rank. If self.Replace is true, self replaces the
+// member of the same name, and takes its rank if that of self is negative. The members of the
+// result share their URLs and Extra with those of the arguments. The error matches
+// ErrDuplicateName, ErrDuplicateRank, ErrRejoin, ErrVersion, or ErrMember if no rank is free; the
+// list is then nil.
 func insertMember(present []Member, self Member) ([]Member, Member, error) {
 	members := slices.Clone(present)
 	if i := indexOf(members, self.Name); i >= 0 {
@@ -167,7 +173,9 @@ func insertMember(present []Member, self Member) ([]Member, Member, error) {
 }
 
 // removeMember removes the incarnation id of the member with that name from the list of a dynamic
-// group on the store. It is no error if that incarnation is not in the list.
+// group on the store. It tries again while other members change the list concurrently. It returns
+// nil without a change if that incarnation is not in the list. The error is that of reading or
+// writing the group's state.
 func (v *groupAccess) removeMember(ctx context.Context, name string, id Incarnation) error {
 	for {
 		g, err := v.readState(ctx)

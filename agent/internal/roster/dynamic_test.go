@@ -85,7 +85,9 @@ func TestDynamicConflicts(t *testing.T) {
 	})
 }
 
-// A member that died is removed, or replaced by a new incarnation.
+// TestRemoveAndReplace tests that a dead member of a dynamic group can be removed, or replaced by a
+// new incarnation with its rank, that the old incarnation then gets ErrRemoved, and that replacing
+// does not free another member's rank.
 func TestRemoveAndReplace(t *testing.T) {
 	forEachStore(t, func(t *testing.T, open openFunc) {
 		a, b := worker("a", 0), worker("b", 5)
@@ -119,7 +121,8 @@ func TestRemoveAndReplace(t *testing.T) {
 	})
 }
 
-// Members that join concurrently get distinct ranks from 0 on.
+// TestConcurrentDynamicJoins tests that members that join a dynamic group concurrently without a
+// rank get the ranks from 0 on, each once, and that the group has no members after all have left.
 func TestConcurrentDynamicJoins(t *testing.T) {
 	forEachStore(t, func(t *testing.T, open openFunc) {
 		const workers = 16
@@ -213,8 +216,8 @@ func TestWatchStaticGroup(t *testing.T) {
 	require.ErrorIs(t, testwait.Finish(t, watching), context.Canceled)
 }
 
-// Waiting static members fail when a dynamic one joins, once each; the next join then decides
-// the kind of the group.
+// TestDynamicAfterMixedGroup tests that a static member that waits and a dynamic one that joins
+// both fail with ErrMixed, and that the dynamic one succeeds when it joins again.
 func TestDynamicAfterMixedGroup(t *testing.T) {
 	forEachStore(t, func(t *testing.T, open openFunc) {
 		waiting := startJoin(t.Context(), open(), worker("a", 0), 2)
@@ -231,7 +234,8 @@ func TestDynamicAfterMixedGroup(t *testing.T) {
 	})
 }
 
-// Members of a static group that is ending form a dynamic one.
+// TestDynamicAfterStatic tests that JoinDynamic waits until the last member of an ending static
+// group has left, and then begins the next generation.
 func TestDynamicAfterStatic(t *testing.T) {
 	forEachStore(t, func(t *testing.T, open openFunc) {
 		old := formGroup(t, open, worker("a", 0), worker("b", 1))
@@ -247,7 +251,9 @@ func TestDynamicAfterStatic(t *testing.T) {
 	})
 }
 
-// The reply to a change is lost, with the change made or not.
+// TestDynamicJoinWithLostReply tests that JoinDynamic fails if the reply to its change of the
+// group's state is lost, and that the member is then not in the list, whether or not the change was
+// made.
 func TestDynamicJoinWithLostReply(t *testing.T) {
 	for _, made := range []bool{true, false} {
 		s := memoryStore(t)()
@@ -282,8 +288,9 @@ func (o *lostReply) CompareAndSet(ctx context.Context, key string, expected, des
 	return nil, o.err
 }
 
-// Members join, leave, are replaced and die between any two calls of each other: the final list
-// has exactly the members that stayed.
+// TestDynamicJoinsInterleaved runs members that join, leave, are replaced and die, with their calls
+// to the store in many random orders. It tests that the final list has exactly the members that
+// stayed.
 func TestDynamicJoinsInterleaved(t *testing.T) {
 	const workers, lives = 4, 3
 	for seed := range uint64(seeds) {

@@ -11,19 +11,22 @@ import (
 const formatVersion = 1
 
 const (
-	kindState = 'g'
-	kindEntry = 'm' // one member
-	kindList  = 'l'
-	kindClaim = 'n' // of a name
+	kindState   = 'g'
+	kindEntry   = 'm' // one member
+	kindList    = 'l'
+	kindClaim   = 'n' // of a name
+	kindRemoved = 'r' // incarnations
 )
 
 // maxNumber bounds sequence numbers, so that incrementing one cannot overflow.
 const maxNumber = math.MaxInt64
 
-// begin returns the beginning of a value of that kind.
+// begin returns a new slice with the first two bytes of a value on the store: the format's version
+// and kind.
 func begin(kind byte) []byte { return []byte{formatVersion, kind} }
 
-// appendText appends a text to dst and returns the extended slice.
+// appendText appends the length of s as a varint and the bytes of s to dst, and returns the
+// extended slice.
 func appendText[T string | []byte](dst []byte, s T) []byte {
 	return append(binary.AppendUvarint(dst, uint64(len(s))), s...)
 }
@@ -35,7 +38,9 @@ type decoder struct {
 	err  error
 }
 
-// decode returns a decoder of the fields of value, which must have that kind. It keeps value.
+// decode checks that value begins with the known format version and with kind, and returns a
+// decoder of the fields that follow. If the check fails, the decoder's method end returns the
+// error. The decoder keeps value and does not modify it.
 func decode(value []byte, kind byte) *decoder {
 	d := &decoder{data: value}
 	if v := d.byte(); d.err == nil && v != formatVersion {
@@ -47,14 +52,16 @@ func decode(value []byte, kind byte) *decoder {
 	return d
 }
 
-// fail records an error that matches ErrCorrupt, unless there is one already.
+// fail records an error with this text that matches ErrCorrupt, and drops the bytes not yet read.
+// It does nothing if an error is recorded already.
 func (d *decoder) fail(format string, args ...any) {
 	if d.err == nil {
 		d.err, d.data = corrupt(format, args...), nil
 	}
 }
 
-// take reads n bytes, or returns nil after an error. The result is part of the value.
+// take reads the next n bytes. The result shares the memory of the decoded value. If fewer bytes
+// remain, take records an error. After any error it returns nil.
 func (d *decoder) take(n int) []byte {
 	if d.err == nil && n > len(d.data) {
 		d.fail("%d bytes where %d are left", n, len(d.data))
@@ -67,7 +74,8 @@ func (d *decoder) take(n int) []byte {
 	return taken
 }
 
-// byte reads one byte, 0 after an error.
+// byte reads and returns the next byte. It returns 0 after an error, or if no byte remains, which
+// it records as an error.
 func (d *decoder) byte() byte {
 	if b := d.take(1); b != nil {
 		return b[0]
@@ -75,7 +83,8 @@ func (d *decoder) byte() byte {
 	return 0
 }
 
-// number reads a number. One that is larger than limit is an error, for which it returns 0.
+// number reads a varint and returns it. If there is none, or it is larger than limit, number
+// records an error. After any error it returns 0.
 func (d *decoder) number(limit uint64) uint64 {
 	if d.err != nil {
 		return 0
@@ -89,20 +98,24 @@ func (d *decoder) number(limit uint64) uint64 {
 	return n
 }
 
-// bytes reads a text of at most limit bytes. The result is part of the value.
+// bytes reads a length and that many bytes. The result shares the memory of the decoded value. A
+// length above limit is recorded as an error. After any error bytes returns nil.
 func (d *decoder) bytes(limit int) []byte { return d.take(int(d.number(uint64(limit)))) }
 
-// text reads a text of at most limit bytes.
+// text reads a length and that many bytes, and returns a copy of the bytes as a string. A length
+// above limit is recorded as an error. After any error text returns "".
 func (d *decoder) text(limit int) string { return string(d.bytes(limit)) }
 
-// incarnation reads an Incarnation.
+// incarnation reads the bytes of an Incarnation. Too few bytes are recorded as an error. After any
+// error incarnation returns the zero Incarnation.
 func (d *decoder) incarnation() (i Incarnation) {
 	copy(i[:], d.take(len(i)))
 	return i
 }
 
-// end returns the first error of the decoder, which matches ErrCorrupt or ErrVersion. Bytes that
-// were not read are an error too.
+// end returns the first error of the decoder, or nil. It must be called after the last field was
+// read: bytes that remain are an error too. The error matches ErrCorrupt, or ErrVersion if the
+// value has another format version.
 func (d *decoder) end() error {
 	if len(d.data) > 0 {
 		d.fail("%d bytes too many", len(d.data))
@@ -113,7 +126,8 @@ func (d *decoder) end() error {
 // minMemberBytes is the least number of bytes that an encoded member takes.
 const minMemberBytes = 24
 
-// append appends the encoding of m to dst and returns the extended slice.
+// append appends the encoding of m to dst and returns the extended slice. The fields Replace and
+// Waiting are not encoded.
 func (m Member) append(dst []byte) []byte {
 	dst = appendText(dst, m.Name)
 	dst = binary.AppendUvarint(dst, uint64(m.Rank))
@@ -133,8 +147,9 @@ func (m Member) append(dst []byte) []byte {
 	return dst
 }
 
-// member reads a member. It is an error if the member is not valid, or if its field Static is not
-// static.
+// member reads a member, which shares no memory with the decoded value. It records an error if the
+// member is not valid, or if its field Static differs from the argument static. After an error the
+// result has no meaning.
 func (d *decoder) member(static bool) Member {
 	m := Member{
 		Name:        d.text(maxName),
@@ -162,7 +177,8 @@ func (d *decoder) member(static bool) Member {
 	return m
 }
 
-// appendMembers appends the encoding of a list of members to dst and returns the extended slice.
+// appendMembers appends the number of members and the encoding of each to dst, and returns the
+// extended slice.
 func appendMembers(dst []byte, members []Member) []byte {
 	dst = binary.AppendUvarint(dst, uint64(len(members)))
 	for _, m := range members {
@@ -171,8 +187,10 @@ func appendMembers(dst []byte, members []Member) []byte {
 	return dst
 }
 
-// members reads a list of members, nil if it is empty or invalid. It is an error if the list is
-// not ordered by rank, has a name twice, or has a member whose field Static is not static.
+// members reads a list of members, which share no memory with the decoded value. It returns nil for
+// an empty list. It records an error if the list is not ordered by rank, has a name or a rank
+// twice, or has a member whose field Static differs from the argument static. After an error the
+// result has no meaning.
 func (d *decoder) members(static bool) []Member {
 	n := int(d.number(maxWorld))
 	if n > len(d.data)/minMemberBytes {
@@ -194,11 +212,12 @@ func (d *decoder) members(static bool) []Member {
 	return members
 }
 
-// encodeEntry returns the value of the key of a rank that m claims.
+// encodeEntry returns m encoded as the value by which m claims its rank on the store.
 func encodeEntry(m Member) []byte { return m.append(begin(kindEntry)) }
 
-// decodeEntry decodes the value of the key of a rank in a static group: the member that claims
-// this rank. The error matches ErrCorrupt or ErrVersion.
+// decodeEntry decodes the value by which a member of a static group has claimed a rank on the
+// store, and returns that member. The error matches ErrCorrupt, also if the rank of the member is
+// not the argument rank, or ErrVersion; the member then has no meaning.
 func decodeEntry(value []byte, rank int) (Member, error) {
 	d := decode(value, kindEntry)
 	m := d.member(true)
@@ -208,11 +227,12 @@ func decodeEntry(value []byte, rank int) (Member, error) {
 	return m, d.end()
 }
 
-// encodeList returns the value of the key of a member list.
+// encodeList returns the encoding of members as the value of a list on the store.
 func encodeList(members []Member) []byte { return appendMembers(begin(kindList), members) }
 
-// decodeList decodes the member list of a static group of world members. The error matches
-// ErrCorrupt or ErrVersion.
+// decodeList decodes a member list that encodeList encoded, and returns the members ordered by
+// rank. The error matches ErrVersion, or ErrCorrupt if the value is invalid or does not have
+// exactly one static member for each rank from 0 to world-1. world must be positive.
 func decodeList(value []byte, world int) ([]Member, error) {
 	d := decode(value, kindList)
 	members := d.members(true)
@@ -231,12 +251,13 @@ type claim struct {
 	id   Incarnation
 }
 
-// encode returns the value of the key of a name.
+// encode returns c encoded as the value by which a member claims its name on the store.
 func (c claim) encode() []byte {
 	return append(binary.AppendUvarint(begin(kindClaim), uint64(c.rank)), c.id[:]...)
 }
 
-// decodeClaim decodes the value of the key of a name. The error matches ErrCorrupt or ErrVersion.
+// decodeClaim decodes a value that claim.encode encoded. The error matches ErrCorrupt or
+// ErrVersion; the claim then has no meaning.
 func decodeClaim(value []byte) (claim, error) {
 	d := decode(value, kindClaim)
 	c := claim{int(d.number(maxRank)), d.incarnation()}

@@ -44,7 +44,7 @@ func TestListRoundTrip(t *testing.T) {
 	require.ErrorIs(t, err, ErrCorrupt)
 }
 
-// stateSamples returns a state of each phase.
+// stateSamples returns new valid group states, one for each phase but absent.
 func stateSamples() []*groupState {
 	first := (&groupState{}).nextGeneration(open, 4)
 	done := first.next()
@@ -76,7 +76,8 @@ func TestStatesAreUnique(t *testing.T) {
 	require.NotEqual(t, a.encode(), a.next().encode())
 }
 
-// Arbitrary values on the store are errors.
+// TestBadValues tests that decoding invalid values of a group's state, a member or a claim fails
+// with ErrCorrupt, and of another format version with ErrVersion.
 func TestBadValues(t *testing.T) {
 	good := stateSamples()[2].encode()
 	for cut := range good {
@@ -122,7 +123,8 @@ func TestBadValues(t *testing.T) {
 	require.ErrorIs(t, err, ErrCorrupt)
 }
 
-// A list that claims many members in few bytes does not allocate memory for them.
+// TestForgedMemberCount tests that decodeList allocates little for a value that claims many members
+// in few bytes, and fails with ErrCorrupt.
 func TestForgedMemberCount(t *testing.T) {
 	value := binary.AppendUvarint(begin(kindList), maxWorld)
 	require.Less(t, testing.AllocsPerRun(10, func() { _, _ = decodeList(value, maxWorld) }), 20.0)
@@ -130,8 +132,9 @@ func TestForgedMemberCount(t *testing.T) {
 	require.ErrorIs(t, err, ErrCorrupt)
 }
 
-// FuzzDecode decodes arbitrary bytes as each kind of value. A value that is accepted decodes to
-// the same again after encoding.
+// FuzzDecode decodes arbitrary bytes as each kind of value on the store. It tests that an error
+// matches ErrCorrupt or ErrVersion, and that a decoded state or member is the same after it was
+// encoded and decoded again.
 func FuzzDecode(f *testing.F) {
 	for _, g := range stateSamples() {
 		f.Add(g.encode())
@@ -168,7 +171,8 @@ func FuzzDecode(f *testing.F) {
 	})
 }
 
-// ignoreVersions returns nil for a version conflict, which a list may contain.
+// ignoreVersions returns nil if f is nil or a version conflict, which a valid member list may
+// contain. Otherwise it returns f.
 func ignoreVersions(f *failure) *failure {
 	if f != nil && f.kind == noCommonVersion {
 		return nil

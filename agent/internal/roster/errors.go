@@ -3,7 +3,6 @@ package roster
 import (
 	"errors"
 	"fmt"
-	"strconv"
 )
 
 // Causes of an [*Error], for errors.Is. It also matches errors of the store and of the context.
@@ -48,23 +47,29 @@ var (
 	// removed or replaced it.
 	ErrRemoved = errors.New("removed from the group")
 
+	// ErrNoGroup reports that the store has no group of that name, or that a static one still waits
+	// for members.
+	ErrNoGroup = errors.New("no such group on the store, or its workers have not joined yet")
+
 	// ErrStatic reports that members of a static group cannot be removed.
 	ErrStatic = errors.New("the group is static")
 )
 
 // Error is the error of an operation on a group by one member.
 type Error struct {
-	Op     string // "join", "leave", "refresh", "watch" or "remove"
+	Op     string // "join", "leave", "refresh", "watch", "remove" or "read"
 	Group  string
-	Member string // the name of the member here
+	Member string // the name of the member here; empty for "read"
 	Err    error  // the cause
 }
 
+// Error returns the group and the text of the cause. The error of the agent that wraps e has the
+// operation and the member.
 func (e *Error) Error() string {
-	return fmt.Sprintf("roster: %s %s as %s: %v", e.Op, strconv.Quote(e.Group), strconv.Quote(e.Member), e.Err)
+	return fmt.Sprintf("group %q: %v", e.Group, e.Err)
 }
 
-// Unwrap returns the cause.
+// Unwrap returns the cause of the failure, which is the field Err.
 func (e *Error) Unwrap() error { return e.Err }
 
 // NameError is the error of an invalid name of a worker. It matches ErrName.

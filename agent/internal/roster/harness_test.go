@@ -18,7 +18,8 @@ import (
 // openFunc returns a handle on one store; each worker has its own.
 type openFunc func() store.Store
 
-// forEachStore runs a test on every kind of store.
+// forEachStore runs test as a subtest for each kind of store: in memory, in a file, and over TCP.
+// The function open of the test opens a new handle on the same store at each call.
 func forEachStore(t *testing.T, test func(t *testing.T, open openFunc)) {
 	for name, make := range map[string]func(t *testing.T) openFunc{"memory": memoryStore, "file": fileStore, "tcp": tcpStore} {
 		t.Run(name, func(t *testing.T) { test(t, make(t)) })
@@ -56,14 +57,15 @@ func dial(t *testing.T, addr string) *store.Client {
 	return c
 }
 
-// worker returns a new incarnation of a member.
+// worker returns a member with that name and rank and a new random incarnation.
 func worker(name string, rank int) Member {
 	m := Member{Name: name, Rank: rank, MaxVersion: 1, URLs: []string{"uv://" + name}, Extra: []byte("of " + name)}
 	_, _ = rand.Read(m.Incarnation[:])
 	return m
 }
 
-// restartedMember returns another incarnation of a member.
+// restartedMember returns a new incarnation of m: a member with its name and rank, and otherwise
+// with the values that worker sets.
 func restartedMember(m Member) Member { return worker(m.Name, m.Rank) }
 
 type joined struct {
@@ -78,7 +80,9 @@ func startJoin(ctx context.Context, s store.Store, m Member, world int) <-chan j
 	})
 }
 
-// startJoinSlowCleanup is startJoin with no practical limit on the time for withdrawing.
+// startJoinSlowCleanup has m join a static group of world members on a new goroutine, and returns a
+// channel that receives the result. Unlike with startJoin, withdrawing the claims may take an hour
+// instead of a second.
 func startJoinSlowCleanup(ctx context.Context, s store.Store, m Member, world int) <-chan joined {
 	j := newStaticJoin(s, "group", m, world)
 	j.cleanupTimeout = time.Hour
@@ -102,7 +106,8 @@ func requireJoinError(t *testing.T, ch <-chan joined, want error) error {
 	return got.err
 }
 
-// formGroup returns the rosters of a complete static group of these members.
+// formGroup has members join a static group concurrently, each on a store that open returns, and
+// returns their rosters in the same order. It fails the test if one cannot join.
 func formGroup(t *testing.T, open openFunc, members ...Member) []*Roster {
 	t.Helper()
 	var coming []<-chan joined
@@ -116,7 +121,8 @@ func formGroup(t *testing.T, open openFunc, members ...Member) []*Roster {
 	return rosters
 }
 
-// requireMembers requires that r has these members, ordered by rank.
+// requireMembers fails the test unless the member list of r equals want, which must be ordered by
+// rank. It overwrites the fields Static and Replace of the elements of want with those that r has.
 func requireMembers(t *testing.T, r *Roster, want ...Member) {
 	t.Helper()
 	got := r.Members()
@@ -163,12 +169,13 @@ func (c *countingStore) CompareAndSet(ctx context.Context, key string, expected,
 	return c.Store.CompareAndSet(ctx, key, expected, desired)
 }
 
-// lookup returns the member with that name in the list that r read last.
+// lookup returns the member with that name in the list that r read last, and whether there is one.
 func lookup(r *Roster, name string) (Member, bool) {
 	return find(r, func(m Member) bool { return m.Name == name })
 }
 
-// find returns the member that matches in the list that r read last.
+// find returns the first member in the list that r read last for which matches returns true, and
+// whether there is one.
 func find(r *Roster, matches func(Member) bool) (Member, bool) {
 	members := r.Members()
 	i := slices.IndexFunc(members, matches)
@@ -178,13 +185,13 @@ func find(r *Roster, matches func(Member) bool) (Member, bool) {
 	return members[i], true
 }
 
-// ofRank returns the member with that rank in the list that r read last.
+// ofRank returns the member with that rank in the list that r read last, and whether there is one.
 func ofRank(r *Roster, rank int) (Member, bool) {
 	return find(r, func(m Member) bool { return m.Rank == rank })
 }
 
-// isCurrent reports whether id is the incarnation of the member with that name in the list that r read
-// last.
+// isCurrent reports whether the list that r read last has a member with that name and the
+// incarnation id.
 func isCurrent(r *Roster, name string, id Incarnation) bool {
 	m, ok := lookup(r, name)
 	return ok && m.Incarnation == id

@@ -15,7 +15,8 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/internal/testutil/testwait"
 )
 
-// seededMember returns m with an incarnation from the scheduler's seed.
+// seededMember returns m with a pseudo-random incarnation that the generator of d makes, so that
+// one seed always gives the same.
 func seededMember(d *scheduler, m Member) Member {
 	for i := range m.Incarnation {
 		m.Incarnation[i] = byte(d.rng.Uint32())
@@ -26,7 +27,8 @@ func seededMember(d *scheduler, m Member) Member {
 // membersByGeneration is the members of each generation, as they saw it.
 type membersByGeneration map[uint64][]Member
 
-// note fails if two members of one generation have different member lists.
+// note records the member list of r under its generation. It returns an error if another member has
+// recorded a different list for the same generation, and nil otherwise.
 func (l membersByGeneration) note(r *Roster) error {
 	got := r.Members()
 	if before, known := l[r.Generation()]; known && fmt.Sprint(before) != fmt.Sprint(got) {
@@ -38,7 +40,9 @@ func (l membersByGeneration) note(r *Roster) error {
 
 const seeds = 150
 
-// Three members join and leave repeatedly, with their calls to the store in every order.
+// TestStaticJoinsInterleaved runs three members that join and leave repeatedly, with their calls to
+// the store in many random orders. It tests that no call fails, and that the members agree on the
+// list of each generation.
 func TestStaticJoinsInterleaved(t *testing.T) {
 	const world, rounds = 3, 4
 	for seed := range uint64(seeds) {
@@ -78,8 +82,9 @@ func TestStaticJoinsInterleaved(t *testing.T) {
 	}
 }
 
-// The joins of members are canceled at any time and repeated: the members still agree on the
-// list of each generation, and all of them make progress.
+// TestCanceledJoinsInterleaved cancels the joins of three members at random times; the members
+// repeat them. It tests that the members agree on the list of each generation, and that each of
+// them joins several times.
 func TestCanceledJoinsInterleaved(t *testing.T) {
 	const world, rounds = 3, 3
 	for seed := range uint64(seeds) {
@@ -129,9 +134,10 @@ func TestCanceledJoinsInterleaved(t *testing.T) {
 	}
 }
 
-// atEachCall runs a scenario repeatedly: the n-th time, the function that the scenario passes
-// to meanwhile runs before the n-th following call to hooked, until it returns or blocks.
-// atEachCall returns when a run has fewer than n calls.
+// atEachCall runs scenario repeatedly, each time on a new store s. The scenario passes a function f
+// to meanwhile. In the n-th run, f is started before the n-th call to the store hooked that
+// follows, and that call waits until f has returned or is blocked. atEachCall returns after the
+// first run that makes fewer than n such calls.
 func atEachCall(t *testing.T, scenario func(t *testing.T, s, hooked store.Store, meanwhile func(f func()))) {
 	for n := 1; ; n++ {
 		reached := false
@@ -159,7 +165,8 @@ func atEachCall(t *testing.T, scenario func(t *testing.T, s, hooked store.Store,
 	}
 }
 
-// shortContext returns a context for calls that must succeed soon.
+// shortContext returns a context that ends after 20 seconds or with the test, for calls that must
+// succeed soon.
 func shortContext(t *testing.T) context.Context {
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	t.Cleanup(cancel)
@@ -248,8 +255,9 @@ func TestConcurrentRejoinBeforeEachCall(t *testing.T) {
 
 var errCrashed = errors.New("died")
 
-// A member crashes before any of its calls. The others get an error in time, or a group with
-// one member list; its successor joins, or gets an error with the reason.
+// TestCrashBeforeEachCall tests a member that crashes before any of its calls to the store. The
+// other member then gets a group or an error before its context ends; the successor of the crashed
+// one is in that same group, or gets an error with the reason.
 func TestCrashBeforeEachCall(t *testing.T) {
 	for n := 1; ; n++ {
 		died := false

@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/tensorpipe-go/tensorpipe/agent/internal/ctxerr"
 	"github.com/tensorpipe-go/tensorpipe/agent/store"
 )
 
@@ -46,8 +47,9 @@ func (s *keySpace) ackKey(gen uint64, ack string) string { return s.key(gen, "to
 func (s *keySpace) decidedKey(gen uint64) string         { return s.key(gen, "decided") }
 func (s *keySpace) endedKey(gen uint64) string           { return s.key(gen, "over") }
 
-// get returns the value of a key, nil if the key does not exist or is empty. The error is that of
-// the store or ctx.
+// get returns the value of key. It returns nil and no error if the key does not exist or its value
+// is empty. While connections to the store fail it tries again, with growing delays. The error is
+// that of the store or ctx.
 func (s *keySpace) get(ctx context.Context, key string) (value []byte, err error) {
 	err = s.retry(ctx, func() error {
 		value, err = s.base.Get(ctx, key)
@@ -74,9 +76,11 @@ func (s *keySpace) deleteKey(ctx context.Context, key string) error {
 }
 
 // compareAndSwap writes desired if the value of key is expected, where nil stands for a key that
-// does not exist. It returns the value afterwards, nil if the key does not exist. A nil desired
-// leaves an empty value, which get reports as nil. If the reply of a first attempt was lost, the
-// second attempt finds desired and returns it too; so no other member may write the same value.
+// does not exist or is empty. It returns the value after the call, or nil if the key does not exist
+// and expected is not empty: so the swap was made if the result equals desired. A nil desired
+// leaves an empty value, which get reports as nil. If the reply of a first attempt was lost, a
+// second attempt finds desired and returns it too; so no other member may write the same value. The
+// error is that of the store or ctx.
 func (s *keySpace) compareAndSwap(ctx context.Context, key string, expected, desired []byte) (now []byte, err error) {
 	err = s.retry(ctx, func() error {
 		now, err = s.base.CompareAndSet(ctx, key, expected, desired)
@@ -88,9 +92,10 @@ func (s *keySpace) compareAndSwap(ctx context.Context, key string, expected, des
 	return now, err
 }
 
-// replaceState encodes the new state to, sets its raw, and stores it if the state on the store is
-// still from. It reports whether it did. It returns false without an error if another member has
-// changed the state since from was read.
+// replaceState stores the group's new state, the argument to, if the store still has the state
+// from. It reports whether it did. It sets to.raw to the encoding of the new state in any case. It
+// returns false without an error if another member has changed the state since from was read. The
+// error is that of the store or ctx; the new state may then have been stored or not.
 func (s *keySpace) replaceState(ctx context.Context, from, to *groupState) (bool, error) {
 	to.raw = to.encode()
 	now, err := s.compareAndSwap(ctx, s.stateKey(), from.raw, to.raw)
@@ -105,9 +110,11 @@ const (
 	maxDisconnects = 12
 )
 
-// retry repeats call while connections to the store fail, with growing delays, until ctx ends or
-// maxTries or maxDisconnects is reached. It returns the error of the last call. If ctx ended
-// before the next call, the error also matches that of ctx.
+// retry calls call and returns the result, unless call fails because the connection to the store
+// fails: then it calls call again, with growing delays. It makes at most s.maxTries calls (0 stands
+// for no limit), and stops once the store has closed more than maxDisconnects connections in a row;
+// then it returns the error of the last call. If ctx ends during a delay, the error matches that of
+// ctx and that of the last call.
 func (s *keySpace) retry(ctx context.Context, call func() error) error {
 	drops := 0
 	for tries, wait := 1, firstBackoff; ; tries, wait = tries+1, min(2*wait, lastBackoff) {
@@ -129,7 +136,8 @@ func (s *keySpace) retry(ctx context.Context, call func() error) error {
 	}
 }
 
-// isConnError reports whether err is a failure of the connection to the store.
+// isConnError reports whether err is a failure of the connection to the store: an *net.OpError or
+// store.ErrDisconnected.
 func isConnError(err error) bool {
 	_, network := errors.AsType[*net.OpError](err)
 	return network || errors.Is(err, store.ErrDisconnected)
@@ -142,7 +150,7 @@ func sleep(ctx context.Context, d time.Duration) error {
 	case <-t.C:
 		return nil
 	case <-ctx.Done():
-		return ctx.Err()
+		return ctxerr.Wrap(ctx.Err())
 	}
 }
 
@@ -165,9 +173,10 @@ func newNotification(s *keySpace, key string) *notification {
 	return &notification{s.base, key, false, firstInterval}
 }
 
-// wait blocks until the key is set or an interval has passed, which grows from wait to wait. Once
-// a wait has found the key set, later ones last for the whole interval. It returns nil in either
-// case and after a lost connection; the error is that of ctx or of the store.
+// wait blocks until the key b.key exists on the store, or for an interval, and returns nil. The
+// interval grows from call to call, up to lastInterval. Once a call has found the key, later calls
+// only sleep for the interval. If the connection to the store fails, wait sleeps for firstBackoff
+// and returns nil. The error is that of ctx, or another one of the store.
 func (b *notification) wait(ctx context.Context) error {
 	d := b.interval
 	b.interval = min(2*b.interval, lastInterval)
@@ -191,10 +200,11 @@ func (b *notification) wait(ctx context.Context) error {
 	return err
 }
 
-// sweep deletes the keys of a generation that has ended or failed, and the notification keys of
-// the generation before. g is the complete or the failed state of that generation. The names that
-// members claimed are those of the member list or of the rank keys. sweep stops at the first
-// error: keys that remain do no harm.
+// sweep deletes the keys of a static generation, one group of several under the same name, that has
+// ended or failed, and the notification keys of the generation before. g is the complete or the
+// failed state of that generation: in a complete one, sweep finds the names that members claimed in
+// the member list, in a failed one in the claims of the ranks. sweep stops at the first key that it
+// cannot delete: keys that remain do no harm.
 func (v *groupAccess) sweep(ctx context.Context, g *groupState) {
 	keys := []string{v.endedKey(g.gen - 1), v.decidedKey(g.gen - 1), v.ackKey(g.gen, dynamicAck)}
 	if g.phase == complete {

@@ -6,9 +6,9 @@ import (
 	"math/rand/v2"
 )
 
-// markLeft notes on the store that the member of a rank has left the complete group g, and ends
-// the group if that was the last one. Only a failure to note it is an error: if the group could
-// not be ended, the next member that joins ends it.
+// markLeft writes to the store that the member with that rank has left the complete group g. If it
+// was the last one, markLeft also ends the group. The error is that of the write. A failure to end
+// the group is ignored, because the next member that joins ends it.
 func (v *groupAccess) markLeft(ctx context.Context, g *groupState, rank int) error {
 	if err := v.set(ctx, v.leftKey(g.gen, rank), flagValue); err != nil {
 		return err
@@ -19,13 +19,15 @@ func (v *groupAccess) markLeft(ctx context.Context, g *groupState, rank int) err
 	return nil
 }
 
-// allLeft reports whether all members of a complete group have left.
+// allLeft reports whether all members of the complete group g have left. The error is that of the
+// store or ctx; the result is then false.
 func (v *groupAccess) allLeft(ctx context.Context, g *groupState) (bool, error) {
 	return v.forEachRank(ctx, g.world, func(rank int) string { return v.leftKey(g.gen, rank) }, func(int, []byte) error { return nil })
 }
 
-// endGroup ends the complete group g, which all members must have left, notifies members that
-// wait for the end, and removes the group's keys. It does nothing if the state is no longer g.
+// endGroup ends the complete group g, which all members must have left, notifies members that wait
+// for the end, and deletes the group's keys. It does nothing and returns nil if the state on the
+// store is no longer g. The error is that of changing the state or of the notification.
 func (v *groupAccess) endGroup(ctx context.Context, g *groupState) error {
 	to := g.next()
 	to.phase = ended
@@ -38,9 +40,10 @@ func (v *groupAccess) endGroup(ctx context.Context, g *groupState) error {
 	return err
 }
 
-// isEnding reports whether a member that wants to join may wait for the end of the complete group
-// g: whether the member of this rank has left, or, for a rank that the group does not have, any
-// member has. It also returns true if the state has changed since g was read.
+// isEnding reports whether a member that wants to join with this rank may wait for the end of the
+// complete group g. It may if the member of g with the same rank has left; if g has no such rank,
+// as for a negative one, it may if any member has left. isEnding also returns true if the group's
+// state has changed since g was read. After an error of the store or ctx the result has no meaning.
 func (v *groupAccess) isEnding(ctx context.Context, g *groupState, rank int) (bool, error) {
 	from, to := rank, rank+1
 	if rank < 0 || rank >= g.world {
@@ -55,8 +58,9 @@ func (v *groupAccess) isEnding(ctx context.Context, g *groupState, rank int) (bo
 	return !same, err
 }
 
-// awaitEnd blocks until the complete group g has ended, and returns nil. It ends the group itself
-// once it finds that all members have left. The error is that of ctx or of the store.
+// awaitEnd blocks until the generation of the complete group g is no longer complete, and returns
+// nil. It calls v.onWait before each wait. Once it finds that all members have left, it ends the
+// group itself. The error is that of ctx or of reading or changing the group's state.
 func (v *groupAccess) awaitEnd(ctx context.Context, g *groupState) error {
 	over := newNotification(v.keySpace, v.endedKey(g.gen))
 	for {
@@ -71,6 +75,7 @@ func (v *groupAccess) awaitEnd(ctx context.Context, g *groupState) error {
 		case all:
 			err = v.endGroup(ctx, now)
 		default:
+			v.onWait(ctx)
 			err = over.wait(ctx)
 		}
 		if err != nil {
@@ -79,10 +84,11 @@ func (v *groupAccess) awaitEnd(ctx context.Context, g *groupState) error {
 	}
 }
 
-// forEachRank calls f for each rank below world with the value of the rank's key, and returns
-// true. If a key does not exist, it stops and returns false and nil. It stops at the first error,
-// also of f, and returns it. Each member visits the ranks in an order of its own: while many
-// members are missing, a call finds one of them soon.
+// forEachRank reads the store's key key(rank) for each rank from 0 to world-1, and calls f with the
+// rank and the value. It returns true after all calls. If a key does not exist or is empty,
+// forEachRank stops and returns false and nil. It stops at the first error of the store, of ctx or
+// of f, and returns false and that error. Each member visits the ranks in an order of its own:
+// while many members are missing, a call finds one of them soon.
 func (v *groupAccess) forEachRank(ctx context.Context, world int, key func(rank int) string, f func(rank int, value []byte) error) (bool, error) {
 	high, low := binary.LittleEndian.Uint64(v.id[:8]), binary.LittleEndian.Uint64(v.id[8:])
 	for _, rank := range rand.New(rand.NewPCG(high, low)).Perm(world) {
@@ -97,9 +103,11 @@ func (v *groupAccess) forEachRank(ctx context.Context, world int, key func(rank 
 	return true, nil
 }
 
-// withdraw takes back the claims of a join that failed, so that its rank is free: in an open
-// generation it deletes them, in a complete one it marks the member as left. If the store cannot
-// be reached the claims stay. claimedGen must be set.
+// withdraw takes back this member's claims of its rank and name in the group's generation
+// j.claimedGen, after its join has failed. In an open generation it deletes the claims and changes
+// the state, so that no other member completes the group with them; if no claim remains, it ends
+// the generation. In a complete one whose list has this member it marks the member as left. If the
+// store cannot be reached the claims stay. j.claimedGen must not be 0.
 func (j *staticJoin) withdraw(ctx context.Context) {
 	if _, err := j.compareAndSwap(ctx, j.rankKey(j.claimedGen, j.self.Rank), encodeEntry(j.self), nil); err != nil {
 		return
@@ -141,8 +149,10 @@ func (j *staticJoin) withdraw(ctx context.Context) {
 	}
 }
 
-// deleteClaims removes this member's claims of rank and name in the generation claimedGen; g is
-// the current state. Errors are ignored, since the claims bind no other member any more.
+// deleteClaims removes this member's claims of its rank and name in the group's generation
+// j.claimedGen from the store. g is the present state of the group: while that generation goes on,
+// a claim is removed only if it is still this member's. Errors are ignored, because the claims bind
+// no other member any more.
 func (j *staticJoin) deleteClaims(ctx context.Context, g *groupState) {
 	rank, name := j.rankKey(j.claimedGen, j.self.Rank), j.nameKey(j.claimedGen, j.self.Name)
 	if g.gen > j.claimedGen || g.is(ended, j.claimedGen) {

@@ -39,6 +39,11 @@ type Member struct {
 	// Replace lets JoinDynamic replace another incarnation of the same name, which the
 	// caller knows to be dead. Other members do not see this field.
 	Replace bool
+
+	// Waiting is called while JoinStatic waits for others, with the text that names their ranks:
+	// after about a second, and then at most every ten seconds if it has changed. JoinStatic blocks
+	// until it returns. It may be nil. Other members do not see this field.
+	Waiting func(missing string)
 }
 
 func (m Member) check() error {
@@ -83,20 +88,20 @@ func checkGroup(group string) error {
 	return nil
 }
 
-// compatible reports whether two members have a version in common.
+// compatible reports whether the version ranges of m and o overlap.
 func (m Member) compatible(o Member) bool {
 	return m.MinVersion <= o.MaxVersion && o.MinVersion <= m.MaxVersion
 }
 
-// clone returns a copy of m that shares no memory with it.
+// clone returns a copy of m with copies of its URLs and Extra.
 func (m Member) clone() Member {
 	m.URLs, m.Extra = slices.Clone(m.URLs), slices.Clone(m.Extra)
 	return m
 }
 
-// findConflict returns the first reason for which the members of a complete static group do not
-// fit together: two members with the same name, or without a common version. It returns nil if
-// there is none. members must be ordered by rank and not be empty.
+// findConflict returns a conflict between the members of a static group: the first two with the
+// same name, or else two without a common version. It returns nil if there is no conflict. members
+// must be ordered by rank and not be empty.
 func findConflict(members []Member) *failure {
 	ranks := make(map[string]int, len(members))
 	strictest, newest := members[0], members[0] // lowest MaxVersion, highest MinVersion

@@ -29,7 +29,7 @@ type request struct {
 
 func newScheduler(seed uint64) *scheduler { return &scheduler{rng: rand.New(rand.NewPCG(seed, 1))} }
 
-// runActor runs f as an actor.
+// runActor runs f on a new goroutine as an actor, whose calls to the store d schedules.
 func (d *scheduler) runActor(f func()) {
 	d.running++
 	go func() {
@@ -42,7 +42,7 @@ func (d *scheduler) runActor(f func()) {
 	}()
 }
 
-// acquire blocks until the actor may make a call.
+// acquire blocks until the scheduler permits the actor with that number to make its next call.
 func (d *scheduler) acquire(actor int) {
 	granted := make(chan struct{})
 	d.mu.Lock()
@@ -51,7 +51,8 @@ func (d *scheduler) acquire(actor int) {
 	<-granted
 }
 
-// run schedules calls until all actors have returned. It calls beforeEach before each call.
+// run permits calls of the actors, one at a time, until all actors have returned. It calls
+// beforeEach before it permits a call. It must run in a bubble of testing/synctest.
 func (d *scheduler) run(beforeEach func()) {
 	for {
 		synctest.Wait()

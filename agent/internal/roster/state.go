@@ -41,8 +41,9 @@ type groupState struct {
 	members    []Member    // of a dynamic group, ordered by rank
 }
 
-// next returns a copy of g with the next sequence number, and with a store ID if g is absent. The
-// caller changes fields of the copy, not what they refer to, and passes it to replaceState.
+// next returns a copy of g with the next sequence number, and with a new random store ID if the
+// phase of g is absent. The copy shares the members and the failure of g: the caller may assign to
+// fields of the copy, but not change what those refer to. The copy is meant for replaceState.
 func (g *groupState) next() *groupState {
 	n := *g
 	n.seq++
@@ -52,8 +53,9 @@ func (g *groupState) next() *groupState {
 	return &n
 }
 
-// nextGeneration returns the first state of the next generation, in phase p, of a group of world
-// members. The list of members is empty.
+// nextGeneration returns the first state of the group's next generation, that is of the next group
+// under the same name: in phase p, for world members if the group is static, and with an empty
+// member list. It does not store that state.
 func (g *groupState) nextGeneration(p phase, world int) *groupState {
 	n := g.next()
 	n.gen++
@@ -61,12 +63,14 @@ func (g *groupState) nextGeneration(p phase, world int) *groupState {
 	return n
 }
 
-// available reports whether the next member that joins begins a new generation.
+// available reports whether no group exists under the name: none ever has, the static one has
+// ended, or the dynamic one has no members. The next member that joins then begins a new
+// generation.
 func (g *groupState) available() bool {
 	return g.phase == absent || g.phase == ended || g.phase == dynamic && len(g.members) == 0
 }
 
-// is reports whether the group is in phase p of generation gen.
+// is reports whether g is in phase p of the generation with the number gen.
 func (g *groupState) is(p phase, gen uint64) bool { return g.phase == p && g.gen == gen }
 
 func (g *groupState) encode() []byte {
@@ -135,15 +139,18 @@ type groupAccess struct {
 	id             Incarnation
 	storeID        *[8]byte // of the first state that was read; nil before
 	cleanupTimeout time.Duration
+	onWait         func(ctx context.Context) // called before each wait for other members
 }
 
 func newGroupAccess(s store.Store, group string, id Incarnation) *groupAccess {
-	return &groupAccess{keySpace: newKeySpace(s, group), id: id, cleanupTimeout: cleanupTimeout}
+	return &groupAccess{keySpace: newKeySpace(s, group), id: id, cleanupTimeout: cleanupTimeout, onWait: func(context.Context) {}}
 }
 
 // readState reads and decodes the state of the group. If the store has none it returns a state in
-// phase absent. The error is ErrLost if the store has lost its content since the first state was
-// read, matches ErrCorrupt or ErrVersion, or is that of the store.
+// phase absent. The first state that is on the store sets v.storeID. The error is ErrLost if the
+// store has lost its content since then: the state is missing or has another store ID. Otherwise
+// the error matches ErrCorrupt or ErrVersion, or is that of the store or ctx. After an error the
+// result is nil.
 func (v *groupAccess) readState(ctx context.Context) (*groupState, error) {
 	value, err := v.get(ctx, v.stateKey())
 	g := &groupState{}
@@ -162,9 +169,10 @@ func (v *groupAccess) readState(ctx context.Context) (*groupState, error) {
 	return g, nil
 }
 
-// members reads the member list of the complete group g. It returns nil and no error if the group
-// has changed since g was read. The error is that of the store, or matches ErrCorrupt if the list
-// is missing or invalid, or ErrVersion.
+// members reads the member list of the complete group g, ordered by rank, from the store. It
+// returns nil and no error if the list is missing because the group's state has changed since g was
+// read. The error matches ErrCorrupt if the list is invalid, or missing though the state is still
+// g. Otherwise it matches ErrVersion, or is that of reading the store.
 func (v *groupAccess) members(ctx context.Context, g *groupState) ([]Member, error) {
 	value, err := v.get(ctx, v.listKey(g.gen, g.listWriter))
 	if err != nil {
@@ -180,10 +188,10 @@ func (v *groupAccess) members(ctx context.Context, g *groupState) ([]Member, err
 	return decodeList(value, g.world)
 }
 
-// learnFailure handles the failed state g. ack is the acknowledgement key of this member. If the
-// key exists, this member has reported the failure before, and learnFailure returns true.
-// Otherwise it sets the key and returns the failure as the error. It returns false and nil if the
-// state has changed since g was read.
+// learnFailure sets the key on the store that ack names, and returns the reason for which the group
+// has failed as the error. g is the failed state. If the key exists already, because the reason was
+// returned before, learnFailure returns true and nil instead. It returns false and nil if the state
+// has changed since g was read. The error may also be that of the store or ctx.
 func (v *groupAccess) learnFailure(ctx context.Context, g *groupState, ack string) (acked bool, err error) {
 	value, err := v.get(ctx, v.ackKey(g.gen, ack))
 	if err != nil || value != nil {
@@ -195,15 +203,17 @@ func (v *groupAccess) learnFailure(ctx context.Context, g *groupState, ack strin
 	return false, v.acknowledgeFailure(ctx, g, ack)
 }
 
-// unchanged reports whether the state is still g. If it is, a key of its generation that was
-// not found does not exist, rather than having been swept.
+// unchanged reports whether the state on the store is still g, by its sequence number. If it is, a
+// key of the generation of g that was not found has not been deleted by sweep either. If the state
+// cannot be read, unchanged returns false and the error.
 func (v *groupAccess) unchanged(ctx context.Context, g *groupState) (bool, error) {
 	now, err := v.readState(ctx)
 	return err == nil && now.seq == g.seq, err
 }
 
-// acknowledgeFailure notes on the store, under the key ack, that this member knows of the failure
-// of g, and returns the failure as the error, or the error of the store.
+// acknowledgeFailure sets the key on the store, named by ack, that shows that this member knows of
+// the failure of g. It returns that failure as the error, or the error of the store. It never
+// returns nil.
 func (v *groupAccess) acknowledgeFailure(ctx context.Context, g *groupState, ack string) error {
 	if err := v.set(ctx, v.ackKey(g.gen, ack), flagValue); err != nil {
 		return err
@@ -220,9 +230,10 @@ func rankAck(rank int) string { return strconv.Itoa(rank) }
 // dynamicAck stands for all members that wanted a dynamic group.
 const dynamicAck = "dynamic"
 
-// failGroup makes the open generation of g fail with f, notifies members that wait, and returns
-// the failure, or an error of the store. ack is as for acknowledgeFailure. It returns nil if
-// another member has changed the state first: the caller then must read the state again.
+// failGroup makes the open generation of g fail with f, notifies members that wait, and
+// acknowledges the failure with the key that ack names. It returns the failure as the error, or an
+// error of the store. It returns nil if another member has changed the state first: the caller then
+// must read the state again.
 func (v *groupAccess) failGroup(ctx context.Context, g *groupState, f failure, ack string) error {
 	f.gen = g.gen
 	to := g.next()
@@ -237,8 +248,9 @@ func (v *groupAccess) failGroup(ctx context.Context, g *groupState, f failure, a
 	return v.acknowledgeFailure(ctx, to, ack)
 }
 
-// describeRanks returns the beginning of a sentence about ranks, which must not be empty: "rank 3
-// of 4 has", "ranks 2, 3 of 4 have". It names at most 16 ranks.
+// describeRanks returns the beginning of a sentence about ranks of a group of world members: "rank
+// 3 of 4 has", "ranks 2, 3 of 4 have". It names at most 16 ranks, and then the number of the
+// others. ranks must not be empty.
 func describeRanks(ranks []int, world int) string {
 	const most = 16
 	var list []string

@@ -6,26 +6,29 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/tensorpipe-go/tensorpipe/agent/store"
+	"github.com/tensorpipe-go/tensorpipe/internal/errtext"
 )
 
-// JoinStatic joins a group of worldSize members, and returns once all of them have joined.
-// self.Rank is the rank that the member shall have. The [Roster] goes on using the store, which
-// remains the caller's. The error is an [*Error].
+// JoinStatic joins a group of worldSize members, and returns a [Roster] once all of them have
+// joined. self.Rank is the rank that the member shall have, from 0 to worldSize-1. self is copied.
+// While JoinStatic waits it calls self.Waiting now and then. The [Roster] goes on using the store,
+// which remains the caller's. The error is an [*Error].
 //
 // If members are in conflict over names, ranks, versions or the world size, or with a member that
-// wants a dynamic group, all of them fail with the same error, also those that join later. Each
-// may try again after it has got the error, under the same group name. Once the group is
-// complete, a member that does not belong to it fails alone.
+// wants a dynamic group, all of them fail with the same error, also those that join later. Each may
+// try again after it has got the error, under the same group name. Once the group is complete, a
+// member that does not belong to it fails alone.
 //
 // A group that all members have left with Leave has ended, and its name is free for the next one,
 // of any size. While some have not left, JoinStatic blocks for a member whose predecessor, the
 // member of the same rank, has left. It does not wait for a member that died without leaving: the
 // successor of a dead member gets ErrRejoin, and the group needs another name.
 //
-// When ctx ends the error names the missing ranks, and this member has withdrawn its claims if
-// the store answered within a second.
+// When ctx ends the error names the missing ranks, and this member has withdrawn its claims if the
+// store answered within a second.
 func JoinStatic(ctx context.Context, s store.Store, group string, self Member, worldSize int) (*Roster, error) {
 	j := newStaticJoin(s, group, self, worldSize)
 	err := cmp.Or(checkGroup(group), self.check())
@@ -56,12 +59,16 @@ type staticJoin struct {
 
 	claimedGen  uint64      // the generation in which it has claimed a rank; 0 for none
 	predecessor *groupState // the complete group for whose end it waits
+	report      waitReport
 }
 
 func newStaticJoin(s store.Store, group string, self Member, world int) *staticJoin {
 	self = self.clone()
 	self.Static = true
-	return &staticJoin{groupAccess: newGroupAccess(s, group, self.Incarnation), self: self, world: world}
+	j := &staticJoin{groupAccess: newGroupAccess(s, group, self.Incarnation), self: self, world: world}
+	j.report.due = time.Now().Add(firstReport)
+	j.onWait = j.reportWait
+	return j
 }
 
 func (j *staticJoin) join(ctx context.Context) (*Roster, error) {
@@ -80,9 +87,10 @@ func (j *staticJoin) join(ctx context.Context) (*Roster, error) {
 	}
 }
 
-// advance performs the step of joining that the state g of the group requires. It returns the
-// roster once the group is complete. It returns neither a roster nor an error if the caller must
-// read the state again and call advance with it.
+// advance performs the step of joining that the group's state g requires. It returns the roster
+// once the group is complete. It returns neither a roster nor an error if the caller must read the
+// state again and call advance with it. It may block while it waits for other members. The error is
+// the conflict that made the join fail, or that of ctx or of the store.
 func (j *staticJoin) advance(ctx context.Context, g *groupState) (*Roster, error) {
 	switch {
 	case g.available():
@@ -101,8 +109,9 @@ func (j *staticJoin) advance(ctx context.Context, g *groupState) (*Roster, error
 	return j.joinOpen(ctx, g)
 }
 
-// begin opens the next generation after g. It is no error, and nothing changes, if another member
-// has changed the state first.
+// begin stores the first state of the group's next generation, which is open and follows that of g.
+// If g has failed, begin also deletes the keys of its generation. If another member has changed the
+// state first, begin changes nothing and returns nil. The error is that of the store or ctx.
 func (j *staticJoin) begin(ctx context.Context, g *groupState) error {
 	won, err := j.replaceState(ctx, g, g.nextGeneration(open, j.world))
 	if won && g.phase == failed {
@@ -111,12 +120,12 @@ func (j *staticJoin) begin(ctx context.Context, g *groupState) error {
 	return err
 }
 
-// joinComplete handles the complete group g. If the member of this rank has left, or the group has
-// no such rank and members are leaving, it waits for the end and returns nil twice. It also
-// returns nil twice if the state has changed since g was read. A member that is in the group
-// already, because it could not withdraw an earlier attempt, gets the roster. Otherwise the error
-// matches ErrWorldSize or ErrRejoin, and also ErrDuplicateRank if another worker has this member's
-// rank.
+// joinComplete handles a member that finds the complete group g. If the member of the same rank has
+// left g, or g has no such rank and a member has left, joinComplete waits for the end of g and
+// returns nil, nil. It also returns nil, nil if the state has changed since g was read. A member
+// that is in the group already, because it could not withdraw an earlier attempt, gets the roster.
+// Otherwise the error matches ErrWorldSize or ErrRejoin, and also ErrDuplicateRank if another
+// worker has this member's rank; or it is that of ctx or of the store.
 func (j *staticJoin) joinComplete(ctx context.Context, g *groupState) (*Roster, error) {
 	waits, err := j.isEnding(ctx, g, j.self.Rank)
 	switch {
@@ -148,12 +157,13 @@ func (j *staticJoin) joinComplete(ctx context.Context, g *groupState) (*Roster, 
 		return nil, clashf(ErrRejoin, "worker %s with rank %d has joined as another incarnation, which has not left: %s", old.Name, old.Rank, advice)
 	}
 	same := &DuplicateRankError{Rank: old.Rank, Holder: old.Name, Other: j.self.Name}
-	return nil, clashf(errors.Join(ErrRejoin, same), "%v (%s has not left: %s)", same, old.Name, advice)
+	return nil, clashf(errtext.Join(ErrRejoin, same), "%v (%s has not left: %s)", same, old.Name, advice)
 }
 
 // abort withdraws the claims of a join that failed with cause, so that they do not conflict with a
-// later attempt. It takes at most cleanupTimeout, and works even if ctx has ended. It returns
-// cause, with the missing ranks if ctx has ended.
+// later attempt; claims in a generation that failed stay. It takes at most j.cleanupTimeout, even
+// if ctx has ended. It returns cause; but if ctx has ended or cause matches
+// context.DeadlineExceeded, it returns what withMissing makes of cause.
 func (j *staticJoin) abort(ctx context.Context, cause error) error {
 	over := ctx.Err() != nil || errors.Is(cause, context.DeadlineExceeded) // a store may report the timeout before the context does
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), j.cleanupTimeout)
@@ -168,29 +178,78 @@ func (j *staticJoin) abort(ctx context.Context, cause error) error {
 	return cause
 }
 
-// withMissing returns cause with a text that names the ranks for which this member has waited:
-// those that have not joined, or not left the previous group. It returns cause itself if there
-// are none.
+// withMissing returns an error that wraps cause and names the ranks for which this member has
+// waited: those that have not joined, or not left the previous group. If there are none, or the
+// member has not waited for any, it returns cause itself. If the store cannot be read, the text has
+// the reason that the ranks are unknown.
 func (j *staticJoin) withMissing(ctx context.Context, cause error) error {
+	missing, err := j.missing(ctx)
+	if err != nil {
+		return fmt.Errorf("%w: %w", err, cause)
+	}
+	if missing == "" {
+		return cause
+	}
+	text := cause.Error()
+	if e, ok := errors.AsType[*store.Error](cause); ok && errors.Is(e, store.ErrTimeout) {
+		text = e.Err.Error() // without the operation on the store, which only waited
+	}
+	return errtext.New(fmt.Sprintf("%s: %s", missing, text), cause)
+}
+
+// missing returns a text that names the ranks for which this member waits: those that have not
+// joined, or not left the previous group. It returns "" if there are none. If the store cannot be
+// read, it returns an error with the text that the ranks are unknown, which wraps the error of the
+// store.
+func (j *staticJoin) missing(ctx context.Context) (string, error) {
 	gen, world, verb, key := j.claimedGen, j.world, "joined", j.rankKey
 	if j.predecessor != nil {
 		gen, world, verb, key = j.predecessor.gen, j.predecessor.world, "left the previous group", j.leftKey
 	}
 	if gen == 0 {
-		return cause
+		return "", nil
 	}
 	var ranks []int
 	for r := range world {
 		value, err := j.get(ctx, key(gen, r))
 		if err != nil {
-			return fmt.Errorf("the ranks that have not %s are unknown: %w", verb, cause)
+			return "", fmt.Errorf("the ranks that have not %s are unknown: %w", verb, err)
 		}
 		if value == nil {
 			ranks = append(ranks, r)
 		}
 	}
 	if len(ranks) == 0 {
-		return cause
+		return "", nil
 	}
-	return fmt.Errorf("%s not %s: %w", describeRanks(ranks, world), verb, cause)
+	return fmt.Sprintf("%s not %s", describeRanks(ranks, world), verb), nil
+}
+
+// Times between reports of a member that waits. Each reads one key for each rank, so that large
+// groups have fewer: reportPerRank for each rank, if that is longer.
+const (
+	firstReport   = time.Second
+	nextReport    = 10 * time.Second
+	reportPerRank = 40 * time.Millisecond
+)
+
+// waitReport is what self.Waiting was called with.
+type waitReport struct {
+	due  time.Time // of the next report
+	last string
+}
+
+// reportWait calls j.self.Waiting with a text that names the ranks for which this member waits, if
+// the time of the next report has come and the text has changed since the last one. It does nothing
+// if j.self.Waiting is nil or the member waits for no rank. It ignores errors of the store.
+func (j *staticJoin) reportWait(ctx context.Context) {
+	if j.self.Waiting == nil || time.Now().Before(j.report.due) {
+		return
+	}
+	missing, err := j.missing(ctx)
+	j.report.due = time.Now().Add(max(nextReport, time.Duration(j.world)*reportPerRank))
+	if err == nil && missing != "" && missing != j.report.last {
+		j.report.last = missing
+		j.self.Waiting(missing)
+	}
 }

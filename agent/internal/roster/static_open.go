@@ -5,9 +5,11 @@ import (
 	"context"
 )
 
-// joinOpen claims this member's rank and name in the open generation g, and waits for its
-// outcome. A conflict fails the generation for all members. It returns neither a roster nor an
-// error if the state must be read again.
+// joinOpen claims this member's rank and name in the open state g of the group, blocks until that
+// generation is no longer open, and returns the roster if it is complete then. A conflict makes the
+// generation fail for all members, with the conflict as the error. joinOpen returns neither a
+// roster nor an error if the caller must read the state again. The error may also be that of ctx or
+// of the store.
 func (j *staticJoin) joinOpen(ctx context.Context, g *groupState) (*Roster, error) {
 	if g.world != j.world {
 		return nil, j.failWith(ctx, g, failure{kind: worldMismatch, name: j.self.Name, a: j.world, b: g.world})
@@ -30,8 +32,10 @@ func (j *staticJoin) failWith(ctx context.Context, g *groupState, f failure) err
 	return j.failGroup(ctx, g, f, rankAck(j.self.Rank))
 }
 
-// claimRank claims this member's rank in a generation. It returns nil twice if it succeeded, the
-// conflict if another member or incarnation has the rank, or an error of the store.
+// claimRank writes to the store that this member claims its rank in the generation gen. It returns
+// nil, nil if it succeeded, which includes replacing a claim of an earlier attempt of the same
+// incarnation. It returns the conflict and nil if another member or incarnation has claimed the
+// rank. The error is that of the store or ctx, or matches ErrCorrupt or ErrVersion.
 func (j *staticJoin) claimRank(ctx context.Context, gen uint64) (*failure, error) {
 	key, mine := j.rankKey(gen, j.self.Rank), encodeEntry(j.self)
 	for expected := []byte(nil); ; {
@@ -57,12 +61,13 @@ func (j *staticJoin) claimRank(ctx context.Context, gen uint64) (*failure, error
 	}
 }
 
-// claimName claims this member's name, so that a duplicate is found before all members have
-// joined. It returns nil twice if it succeeded, the conflict if another member has the name, or
-// an error of the store.
+// claimName writes to the store that this member claims its name in the generation gen, so that a
+// duplicate is found before all members have joined. It returns nil, nil if it succeeded, or the
+// conflict and nil if another member has the name. The error is that of the store or ctx, or
+// matches ErrCorrupt or ErrVersion.
 //
-// The rank must have been claimed before: a claim of a name holds only while the same member
-// claims its rank. Otherwise that member has withdrawn or died, and its claim is replaced.
+// The rank must have been claimed before: a claim of a name holds only while the same member claims
+// its rank. Otherwise that member has withdrawn or died, and its claim is replaced.
 func (j *staticJoin) claimName(ctx context.Context, gen uint64) (*failure, error) {
 	key, mine := j.nameKey(gen, j.self.Name), claim{j.self.Rank, j.self.Incarnation}.encode()
 	for expected := []byte(nil); ; {
@@ -99,10 +104,11 @@ func (j *staticJoin) claimName(ctx context.Context, gen uint64) (*failure, error
 	}
 }
 
-// awaitDecision waits until the generation gen, in which this member has its claims, is no longer
-// open, and returns the results of outcome. If it finds all ranks claimed, it completes the
-// generation itself, or fails it if there is a conflict. It returns nil twice if the member must
-// begin again.
+// awaitDecision blocks until the group's generation gen, in which this member has its claims, is no
+// longer open. It returns the roster if the generation is complete with this member, and the
+// conflict as the error if it has failed. It calls j.onWait before each wait. If it finds all ranks
+// claimed, it completes the generation itself, or fails it if there is a conflict. It returns nil,
+// nil if the member must begin again. The error may also be that of ctx or of the store.
 func (j *staticJoin) awaitDecision(ctx context.Context, gen uint64) (*Roster, error) {
 	decided := newNotification(j.keySpace, j.decidedKey(gen))
 	for {
@@ -122,6 +128,7 @@ func (j *staticJoin) awaitDecision(ctx context.Context, gen uint64) (*Roster, er
 			return nil, err
 		}
 		if !all {
+			j.onWait(ctx)
 			err = decided.wait(ctx)
 		} else if f := findConflict(members); f != nil {
 			return nil, j.failWith(ctx, g, *f)
@@ -134,8 +141,9 @@ func (j *staticJoin) awaitDecision(ctx context.Context, gen uint64) (*Roster, er
 	}
 }
 
-// completeGroup writes the member list, makes the group complete, and notifies the members that
-// wait. If the state has changed since g was read it only deletes the list again and returns nil.
+// completeGroup writes the member list to the store, changes the open state g to complete, and
+// notifies the members that wait. If the state has changed since g was read, it deletes the list
+// again, changes nothing else, and returns nil. The error is that of the store or ctx.
 func (j *staticJoin) completeGroup(ctx context.Context, g *groupState, members []Member) error {
 	list := j.listKey(g.gen, j.self.Incarnation)
 	if err := j.set(ctx, list, encodeList(members)); err != nil {
@@ -153,9 +161,11 @@ func (j *staticJoin) completeGroup(ctx context.Context, g *groupState, members [
 	return j.set(ctx, j.decidedKey(g.gen), flagValue)
 }
 
-// outcome returns the result for a member that waited in the generation gen, which g shows to be
-// no longer open: the roster, or the failure as the error. It returns neither, after deleting the
-// member's claims, if the member must begin again.
+// outcome returns the result for a member that waited in the generation gen, which is no longer
+// open in the state g. It returns the roster if that generation is complete with this member, and
+// the failure as the error if it has failed, even if a later generation has begun. If the member
+// must begin again, outcome deletes its claims and returns nil, nil. The error may also be that of
+// ctx or of the store.
 func (j *staticJoin) outcome(ctx context.Context, g *groupState, gen uint64) (*Roster, error) {
 	switch {
 	case g.is(failed, gen):

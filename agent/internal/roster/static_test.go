@@ -105,8 +105,8 @@ func TestBadArguments(t *testing.T) {
 	require.Equal(t, absent, readGroup(t, s, "g").phase, "nothing was written to the store")
 }
 
-// Names of the maximal length; group names with slashes, whose keys do not mix with those of
-// other groups.
+// TestLongNamesAndSlashes tests that a member and a group may have names of the maximal length, and
+// that groups with slashes in their names share no keys.
 func TestLongNamesAndSlashes(t *testing.T) {
 	forEachStore(t, func(t *testing.T, open openFunc) {
 		for _, group := range []string{"a", "a/1", "a/1/name", "a/1/name/gate", strings.Repeat("/", 255)} {
@@ -119,8 +119,8 @@ func TestLongNamesAndSlashes(t *testing.T) {
 	})
 }
 
-// A conflict fails all members: those that wait, the one that finds it, and those that join
-// later.
+// TestConflictFailsAllMembers tests for each kind of conflict that all members fail with the same
+// error: those that wait, the one that finds the conflict, and one that joins later.
 func TestConflictFailsAllMembers(t *testing.T) {
 	older, newer := worker("o", 0), worker("n", 1)
 	older.MinVersion, older.MaxVersion = 1, 3
@@ -178,7 +178,7 @@ func TestConflictFailsAllMembers(t *testing.T) {
 	}
 }
 
-// restartedSameVersions is restartedMember with the versions of m.
+// restartedSameVersions returns a new incarnation of m with its name, rank and versions.
 func restartedSameVersions(m Member) Member {
 	n := restartedMember(m)
 	n.MinVersion, n.MaxVersion = m.MinVersion, m.MaxVersion
@@ -198,7 +198,8 @@ func freeRank(taken ...int) int {
 	return 0
 }
 
-// All members have one name and all fail, as in PyTorch's test_duplicate_name.
+// TestAllMembersHaveOneName tests that four members with the same name all fail with
+// ErrDuplicateName, as in PyTorch's test_duplicate_name.
 func TestAllMembersHaveOneName(t *testing.T) {
 	forEachStore(t, func(t *testing.T, open openFunc) {
 		var coming []<-chan joined
@@ -211,7 +212,8 @@ func TestAllMembersHaveOneName(t *testing.T) {
 	})
 }
 
-// Members that got the error of a conflict join again and form a group.
+// TestGroupAfterConflict tests, several times on one store, that the group forms at the next
+// attempt after a conflict has failed all members.
 func TestGroupAfterConflict(t *testing.T) {
 	forEachStore(t, func(t *testing.T, open openFunc) {
 		for range 3 {
@@ -251,7 +253,8 @@ func TestCompleteGroupRejectsLateJoins(t *testing.T) {
 	})
 }
 
-// The next group under a name may have other members, another size or another kind.
+// TestGenerations tests that after a group has ended the next one under its name may have other
+// members, another size or another kind, and has the next generation number.
 func TestGenerations(t *testing.T) {
 	forEachStore(t, func(t *testing.T, open openFunc) {
 		for i, names := range []string{"ab", "abc", "c", "ba"} {
@@ -275,7 +278,8 @@ func TestGenerations(t *testing.T) {
 	})
 }
 
-// Of all generations that have ended only the state and two notification keys remain.
+// TestGenerationsAreSwept tests that after several generations have failed or ended only three keys
+// remain on the store: the state and two notifications.
 func TestGenerationsAreSwept(t *testing.T) {
 	s := &countingStore{Store: memoryStore(t)(), keys: map[string]bool{}}
 	for range 5 {
@@ -295,7 +299,8 @@ func TestGenerationsAreSwept(t *testing.T) {
 	require.Equal(t, 3, left)
 }
 
-// A member joins the next group while another one has not left the last.
+// TestRejoinWaitsForLastLeave tests that members that join while one member has not left the last
+// group wait until it has left, and then form the next group, which may be larger.
 func TestRejoinWaitsForLastLeave(t *testing.T) {
 	forEachStore(t, func(t *testing.T, open openFunc) {
 		old := formGroup(t, open, worker("a", 0), worker("b", 1))
@@ -311,7 +316,8 @@ func TestRejoinWaitsForLastLeave(t *testing.T) {
 	})
 }
 
-// A member that died without leaving keeps the generation from ending.
+// TestDeadMember tests that a group does not end while a member that died has not left it: the
+// successor of the dead member gets ErrRejoin, and another member waits until its context ends.
 func TestDeadMember(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		open := memoryStore(t)
@@ -358,7 +364,8 @@ func TestMissingMembers(t *testing.T) {
 	})
 }
 
-// A canceled join does not conflict with a later one under another name or of another size.
+// TestWithdrawal tests that a canceled join ends the generation if no other member has joined, and
+// does not conflict with a later join under another name or with another size.
 func TestWithdrawal(t *testing.T) {
 	forEachStore(t, func(t *testing.T, open openFunc) {
 		for i := range 3 {
@@ -375,7 +382,8 @@ func TestWithdrawal(t *testing.T) {
 	})
 }
 
-// The other members keep waiting while one withdraws and joins again.
+// TestOneMemberWithdraws tests that a member goes on waiting while another one withdraws, and that
+// other members can then claim the name and the rank of the one that has withdrawn.
 func TestOneMemberWithdraws(t *testing.T) {
 	forEachStore(t, func(t *testing.T, open openFunc) {
 		b := worker("b", 1)
@@ -397,7 +405,8 @@ func TestOneMemberWithdraws(t *testing.T) {
 	})
 }
 
-// Values that this package did not write are errors.
+// TestForeignStoreValues tests that JoinStatic fails with ErrCorrupt or ErrVersion if one of its
+// keys has a value that this package did not write.
 func TestForeignStoreValues(t *testing.T) {
 	for _, key := range []string{"gate", "1/rank/1", "1/rank/0", "1/name/a"} {
 		t.Run(key, func(t *testing.T) {
@@ -413,7 +422,8 @@ func TestForeignStoreValues(t *testing.T) {
 	}
 }
 
-// A notification without a change of the state does not make members spin.
+// TestSpuriousNotification tests that a member that finds a notification key set, but no change of
+// the state, does not poll the store more often than its intervals allow.
 func TestSpuriousNotification(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &countingStore{Store: memoryStore(t)(), keys: map[string]bool{}}

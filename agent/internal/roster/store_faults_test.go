@@ -29,7 +29,7 @@ func newOutageStore(s store.Store) *outageStore {
 	return o
 }
 
-// back ends the outage, with the content of s.
+// back ends the outage: from then on the calls to o go to s.
 func (o *outageStore) back(s store.Store) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -78,7 +78,8 @@ func (o *outageStore) CompareAndSet(ctx context.Context, key string, expected, d
 	return value, err
 }
 
-// The store is unreachable and comes back with its content while a member waits.
+// TestStoreOutage tests that a member that waits joins its group after the store was unreachable
+// for an hour and has come back with its content.
 func TestStoreOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := memoryStore(t)()
@@ -134,7 +135,8 @@ func TestStoreLosesContent(t *testing.T) {
 	})
 }
 
-// A server that closes the connection at every request is not asked without end.
+// TestStoreDisconnectsEveryCall tests that JoinStatic fails with ErrDisconnected, instead of
+// retrying without end, if the store closes the connection at every request.
 func TestStoreDisconnectsEveryCall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		refuses := hookedStore{memoryStore(t)(), func() error { return &store.Error{Op: "get", Err: store.ErrDisconnected} }}
@@ -143,7 +145,7 @@ func TestStoreDisconnectsEveryCall(t *testing.T) {
 	})
 }
 
-// Joining on a closed store fails at once.
+// TestClosedStore tests that a join that waits fails with ErrClosed once its store is closed.
 func TestClosedStore(t *testing.T) {
 	s := memoryStore(t)()
 	waiting := startJoin(t.Context(), s, worker("a", 0), 2)
@@ -212,8 +214,9 @@ func (r *relay) start(t *testing.T) {
 	})
 }
 
-// Members of a static and of a dynamic group lose their connections to a real server for a
-// while.
+// TestServerUnreachableForAWhile interrupts the TCP connections of a member of a static group and
+// of one of a dynamic group. It tests that once the server is reachable again the static member
+// joins its group, and the dynamic member learns of a new member.
 func TestServerUnreachableForAWhile(t *testing.T) {
 	server, err := store.Serve(t.Context(), "127.0.0.1:0", store.ServerOptions{})
 	require.NoError(t, err)
@@ -257,8 +260,8 @@ func TestServerRestart(t *testing.T) {
 	requireJoinError(t, waiting, ErrLost)
 }
 
-// LeaveNow does not wait for an unreachable store, but retries if the store has only closed
-// its connections.
+// TestLeaveNow tests that LeaveNow fails within a second if the store is unreachable, and succeeds
+// if the store has only closed a few connections.
 func TestLeaveNow(t *testing.T) {
 	for _, static := range []bool{true, false} {
 		synctest.Test(t, func(t *testing.T) {

@@ -11,20 +11,23 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/tensor"
 )
 
-// docs/wire.md has the schemas of all values.
+// TestDocumentedSchemas tests that docs/wire.md contains the schema of each message type, as
+// structSchema writes it.
 func TestDocumentedSchemas(t *testing.T) {
 	page, err := os.ReadFile("../../../docs/wire.md")
 	require.NoError(t, err)
 	compact := strings.Join(strings.Fields(string(page)), " ")
 	for _, v := range []any{
 		Hello{}, Identity{}, Answer{}, Proof{}, Done{}, Refusal{}, Route{}, Route{}.From,
+		Status{}, PipeStatus{},
 		GroupRequest{}, GroupReply{}, GroupFailure{}, Packed{}, Workload{},
 	} {
 		require.Contains(t, compact, structSchema(reflect.TypeOf(v)))
 	}
 }
 
-// structSchema returns the schema of a struct in the notation of docs/wire.md.
+// structSchema returns the schema of the struct type t, its name and its fields with their types,
+// in the notation of docs/wire.md.
 func structSchema(t reflect.Type) string {
 	var fields []string
 	last := ""

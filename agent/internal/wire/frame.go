@@ -33,6 +33,15 @@ var ErrProtocol = errors.New("protocol broken")
 //
 // and that of a cancel with the reason as a text. A text is its length as a uvarint, followed by
 // its bytes.
+//
+// A call whose type is one of the Stream constants is a stream: between its request and its reply
+// each end may send data. The head of data continues with
+//
+//	uvarint number of the data among those of the same end and stream, from 0 on
+//
+// and that of a credit with
+//
+//	uvarint bytes that the other end may send in addition
 
 // Flags of a head.
 const (
@@ -42,6 +51,13 @@ const (
 	// FlagNested marks a request that was made by a handler, or by an interceptor of a
 	// reply. It is admitted beyond the limit: requests that were admitted may wait for it.
 	FlagNested = 4
+
+	// FlagBackground marks a request that Shutdown does not wait for, at either end.
+	FlagBackground = 32
+
+	FlagCaller = 8  // of data and credit: the sender is the end that made the call
+	FlagEnd    = 16 // of data: without a body, and the last of the sender
+	FlagBatch  = 64 // of data: the body has several values, each a uvarint of its size and a body
 )
 
 const (
@@ -61,12 +77,15 @@ const (
 	KindReply
 	KindFailure
 	KindCancel
+	KindData
+	KindCredit
 )
 
-// String returns the name of the kind.
+// String returns the name of the kind, such as "reply", or "kind" and the number if k is not one of
+// the constants.
 func (k Kind) String() string {
-	if k >= KindRequest && k <= KindCancel {
-		return [...]string{"request", "reply", "failure", "cancel"}[k-KindRequest]
+	if k >= KindRequest && k <= KindCredit {
+		return [...]string{"request", "reply", "failure", "cancel", "data", "credit"}[k-KindRequest]
 	}
 	return fmt.Sprintf("kind %d", byte(k))
 }
@@ -81,18 +100,22 @@ type Head struct {
 	Type    []byte        // of a request
 	Name    []byte        // of a request
 	Reason  []byte        // of a cancel
+	Seq     uint64        // of data
+	Credit  uint64        // of a credit, in bytes
 
 	Body []byte // what follows the head in the metadata
 }
 
-// AppendReply appends the head of a reply or failure to dst and returns the extended slice.
+// AppendReply appends the head of a reply to the call with the number id to dst and returns the
+// extended slice. k is KindReply or KindFailure. The flags, at index FlagsAt of the head, are 0.
 func AppendReply(dst []byte, k Kind, id uint64) []byte {
 	return binary.AppendUvarint(append(dst, byte(k), 0), id)
 }
 
-// AppendRequest appends the head of a request to dst and returns the extended slice. The timeout
-// is rounded up to microseconds; 0 or less stands for none. typ and name must have at most
-// MaxName bytes.
+// AppendRequest appends the head of a request to dst and returns the extended slice. id is the
+// number of the call. The timeout is rounded up to microseconds; 0 or less stands for no limit.
+// typ, the type of the message, and name, that of the function, must have at most MaxName bytes
+// each.
 func AppendRequest(dst []byte, flags byte, id uint64, timeout time.Duration, typ, name string) []byte {
 	us := uint64(0)
 	if timeout > 0 {
@@ -104,16 +127,31 @@ func AppendRequest(dst []byte, flags byte, id uint64, timeout time.Duration, typ
 	return append(binary.AppendUvarint(dst, uint64(len(name))), name...)
 }
 
-// AppendCancel appends a cancel to dst and returns the extended slice. The cancel has at most the
-// first MaxName bytes of reason.
+// AppendCancel appends to dst a message that cancels the call with the number id, and returns the
+// extended slice. Of reason, only the first MaxName bytes are sent.
 func AppendCancel(dst []byte, id uint64, reason string) []byte {
 	reason = reason[:min(len(reason), MaxName)]
 	dst = binary.AppendUvarint(append(dst, byte(KindCancel), 0), id)
 	return append(binary.AppendUvarint(dst, uint64(len(reason))), reason...)
 }
 
-// ParseHead decodes the head of a message. The slices of the result are part of message. The error
-// matches ErrProtocol.
+// AppendData appends the head of data of the stream with the number id to dst and returns the
+// extended slice. flags are FlagCaller, FlagEnd and FlagBatch or 0, seq is the number of the data in the stream.
+func AppendData(dst []byte, flags byte, id, seq uint64) []byte {
+	dst = binary.AppendUvarint(append(dst, byte(KindData), flags), id)
+	return binary.AppendUvarint(dst, seq)
+}
+
+// AppendCredit appends to dst a message that adds bytes to the credit of the other end of the stream
+// with the number id, and returns the extended slice. flags is FlagCaller or 0.
+func AppendCredit(dst []byte, flags byte, id, bytes uint64) []byte {
+	dst = binary.AppendUvarint(append(dst, byte(KindCredit), flags), id)
+	return binary.AppendUvarint(dst, bytes)
+}
+
+// ParseHead decodes the head of a message. The slices of the result share memory with message. A
+// timeout above MaxTimeout becomes MaxTimeout. The error matches ErrProtocol; the result then has
+// no meaning.
 func ParseHead(message []byte) (h Head, err error) {
 	if len(message) < 3 {
 		return h, fmt.Errorf("%w: message of %d bytes", ErrProtocol, len(message))
@@ -127,6 +165,10 @@ func ParseHead(message []byte) (h Head, err error) {
 		h.Type, h.Name = r.text(), r.text()
 	case KindCancel:
 		h.Reason = r.text()
+	case KindData:
+		h.Seq = r.uvarint()
+	case KindCredit:
+		h.Credit = r.uvarint()
 	case KindReply, KindFailure:
 	default:
 		return h, fmt.Errorf("%w: %v", ErrProtocol, h.Kind)
@@ -170,16 +212,18 @@ func (r *headReader) text() []byte {
 // a key of the application, or a key that AppendKey encodes.
 const KeyHeader = "agent.key"
 
-// AppendKey appends the key of a numbered call to dst, and returns the extended slice. All calls
-// of the same worker up to the number ended have ended.
+// AppendKey appends the key of a numbered call to dst, and returns the extended slice. From the key
+// the receiver also learns that all calls of the same worker with numbers up to ended have ended;
+// number must be larger than ended.
 func AppendKey(dst []byte, number, ended uint64) []byte {
 	dst = strconv.AppendUint(append(dst, 'r'), number, 36)
 	return strconv.AppendUint(append(dst, '.'), ended, 36)
 }
 
-// ParseKey decodes the key of a request. For a key of the application, number and ended are 0;
-// for one that AppendKey encoded, key is the part without ended, which all attempts have in
-// common. The error matches ErrProtocol.
+// ParseKey decodes the key of a request. A key of the application begins with "u": key is then a
+// copy of text, and number and ended are 0. For a key that AppendKey encoded, number and ended are
+// its arguments, and key is the part without ended, which all attempts of the call have in common.
+// The error matches ErrProtocol; the other results are then zero.
 func ParseKey(text []byte) (key string, number, ended uint64, err error) {
 	if len(text) <= MaxName+1 && bytes.HasPrefix(text, []byte("u")) {
 		return string(text), 0, 0, nil

@@ -11,13 +11,14 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// payload sets FlagPayload in the head of message.
+// payload sets FlagPayload in the head of message, which it changes, and returns message.
 func payload(message []byte) []byte {
 	message[FlagsAt] |= FlagPayload
 	return message
 }
 
-// heads returns messages of each kind, and their heads.
+// heads returns encoded messages of each kind with the heads that ParseHead must return for them,
+// by a description.
 func heads() map[string]struct {
 	message []byte
 	head    Head
@@ -53,6 +54,14 @@ func heads() map[string]struct {
 			AppendCancel(nil, 7, "why"),
 			Head{Kind: KindCancel, ID: 7, Reason: []byte("why"), Body: []byte{}},
 		},
+		"data": {
+			append(AppendData(nil, FlagCaller, 7, 300), body...),
+			Head{Kind: KindData, Flags: FlagCaller, ID: 7, Seq: 300, Body: body},
+		},
+		"credit": {
+			AppendCredit(nil, 0, 7, math.MaxUint64),
+			Head{Kind: KindCredit, ID: 7, Credit: math.MaxUint64, Body: []byte{}},
+		},
 	}
 }
 
@@ -82,7 +91,7 @@ func TestParseHeadOfGarbage(t *testing.T) {
 	}{
 		"nothing":              {nil, "message of 0 bytes"},
 		"kind 0":               {make([]byte, 10), "kind 0"},
-		"kind beyond the last": {[]byte{byte(KindCancel) + 1, 0, 1, 0}, "kind 5"},
+		"kind beyond the last": {[]byte{byte(KindCredit) + 1, 0, 1, 0}, "kind 7"},
 		"number without end":   {append([]byte{byte(KindReply), 0}, huge...), "reply that ends early"},
 		"limit without end":    {append([]byte{byte(KindRequest), 0, 1}, huge...), "request that ends early"},
 		"text beyond the end":  {texts(10, 9), "cancel that ends early"},
@@ -97,7 +106,8 @@ func TestParseHeadOfGarbage(t *testing.T) {
 	}
 }
 
-// A key is one of the application, or a number followed by a smaller one, see docs/wire.md.
+// TestParseKey tests that ParseKey accepts a key of the application, or a numbered one whose second
+// number is smaller than the first, and rejects other texts with ErrProtocol.
 func TestParseKey(t *testing.T) {
 	key, number, ended, err := ParseKey([]byte("u1.2"))
 	require.NoError(t, err)

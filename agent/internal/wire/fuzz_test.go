@@ -13,9 +13,9 @@ import (
 )
 
 // FuzzDecode decodes arbitrary bytes as every message between agents: as a head, as a key, and as a
-// message of the handshake or of a group round. What could be decoded is the same after it was encoded
-// and decoded again; of a message of a group round, the encoded values and the sizes of the tensors are
-// compared.
+// message of the handshake, a status, or of a group round. It tests that a decoded message is the same after
+// it was encoded and decoded again; of a message of a group round, it compares the encoded values
+// and the sizes of the tensors.
 func FuzzDecode(f *testing.F) {
 	for _, c := range heads() {
 		f.Add(c.message)
@@ -29,6 +29,7 @@ func FuzzDecode(f *testing.F) {
 	f.Fuzz(func(t *testing.T, message []byte) {
 		fuzzHead(t, message)
 		fuzzKey(t, message)
+		fuzzNumber(t, message)
 		for _, m := range []any{&Hello{}, &Answer{}, &Proof{}, &Done{}} {
 			if err := DecodeHandshake(message, m); err != nil {
 				require.ErrorIs(t, err, ErrProtocol)
@@ -39,6 +40,15 @@ func FuzzDecode(f *testing.F) {
 			same := reflect.New(reflect.TypeOf(m).Elem()).Interface()
 			require.NoError(t, DecodeHandshake(again, same))
 			require.Equal(t, m, same)
+		}
+		if s, err := DecodeStatus(message); err == nil {
+			again, err := EncodeStatus(s)
+			require.NoError(t, err)
+			same, err := DecodeStatus(again)
+			require.NoError(t, err)
+			require.Equal(t, s, same)
+		} else {
+			require.ErrorIs(t, err, ErrProtocol)
 		}
 		for _, m := range []any{&GroupRequest{}, &GroupReply{}, &Workload{}} {
 			fuzzGroup(t, message, m)
@@ -62,6 +72,10 @@ func fuzzHead(t *testing.T, message []byte) {
 		again = AppendRequest(nil, h.Flags, h.ID, h.Timeout, string(h.Type), string(h.Name))
 	case KindCancel:
 		again = AppendCancel(nil, h.ID, string(h.Reason))
+	case KindData:
+		again = AppendData(nil, h.Flags, h.ID, h.Seq)
+	case KindCredit:
+		again = AppendCredit(nil, h.Flags, h.ID, h.Credit)
 	default:
 		again = AppendReply(nil, h.Kind, h.ID)
 	}
@@ -71,8 +85,9 @@ func fuzzHead(t *testing.T, message []byte) {
 	require.Equal(t, h, same)
 }
 
-// fuzzKey checks that a key which is accepted is one of the application, or one that AppendKey could
-// have written, apart from leading zeros and capital letters.
+// fuzzKey tests that text, if ParseKey accepts it, is a key of the application, or one that
+// AppendKey could have written, apart from leading zeros and capital letters. Otherwise the error
+// must match ErrProtocol.
 func fuzzKey(t *testing.T, text []byte) {
 	key, number, ended, err := ParseKey(text)
 	if err != nil {
@@ -88,8 +103,22 @@ func fuzzKey(t *testing.T, text []byte) {
 	require.Equal(t, [2]uint64{number, ended}, [2]uint64{n, e})
 }
 
-// fuzzGroup decodes message to m, a pointer to a message of a group round, with memory of its own for
-// the tensors.
+// fuzzNumber tests that data, if ParseNumber accepts it, is a number that AppendNumber encodes to a
+// value that ParseNumber decodes to the same number. Otherwise the error must match ErrProtocol.
+func fuzzNumber(t *testing.T, data []byte) {
+	n, err := ParseNumber(WindowHeader, data)
+	if err != nil {
+		require.ErrorIs(t, err, ErrProtocol)
+		return
+	}
+	same, err := ParseNumber(WindowHeader, AppendNumber(nil, n))
+	require.NoError(t, err)
+	require.Equal(t, n, same)
+}
+
+// fuzzGroup decodes message into m, a pointer to a message of a group round. If that succeeds, it
+// tests that m has the same encoding after it was encoded and decoded again. It ignores messages
+// with large tensors.
 func fuzzGroup(t *testing.T, message []byte, m any) {
 	d := codec.NewDecoder(codec.NewRegistry(), codec.Limits{MaxElements: 1 << 16, ExpandedBytes: 1 << 20})
 	if d.Reset(message) != nil {

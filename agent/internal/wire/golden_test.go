@@ -16,7 +16,8 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/tensor"
 )
 
-// goldens returns messages of version 1, by the names of their files in testdata.
+// goldens returns one encoded message of each kind of protocol version 1, by the name of its file
+// in testdata.
 func goldens(t testing.TB) map[string][]byte {
 	one := Identity{Name: "worker1", Rank: 1, Incarnation: roster.Incarnation{0: 1, 15: 0xff}}
 	two := Identity{Name: "worker2", Rank: 2, Incarnation: roster.Incarnation{0: 2}}
@@ -41,7 +42,12 @@ func goldens(t testing.TB) map[string][]byte {
 		require.NoError(t, err)
 		return data
 	}
+	status, err := EncodeStatus(&Status{Calls: 2, Serving: 1, Sent: 300, Received: 1 << 40, Pipes: []PipeStatus{
+		{Worker: "worker2", Rank: 2, Address: "127.0.0.1:4000", Path: "uv+basic", Calls: 1, Serving: 1, Sent: 300, Received: 7},
+	}})
+	require.NoError(t, err)
 	return map[string][]byte{
+		"status":          status,
 		"hello":           handshake(&h),
 		"welcome":         handshake(&Answer{Version: Version, Nonce: nonce, Proof: h.Prove(token, Listening, nonce), CallBytes: 300}),
 		"welcome-refused": handshake(&Answer{Refusal: &Refusal{Code: RejectedVersion, Text: "worker1 speaks version 1, not 2 to 3"}}),
@@ -60,11 +66,15 @@ func goldens(t testing.TB) map[string][]byte {
 		"reply":            payload(AppendReply(nil, KindReply, 300)),
 		"failure":          AppendReply(nil, KindFailure, 1<<63),
 		"cancel":           AppendCancel(nil, 7, "context canceled"),
+		"data":             AppendData(nil, FlagCaller|FlagEnd, 7, 300),
+		"credit":           AppendCredit(nil, FlagCaller, 7, 1<<20),
+		"number":           AppendNumber(nil, 1<<20),
 		"key":              AppendKey(nil, 40, 35),
 	}
 }
 
-// The messages never change, because workers of this version are in use.
+// TestGoldenMessages tests that the encoding of each message equals that in testdata. It must never
+// change, because workers of this version are in use.
 func TestGoldenMessages(t *testing.T) {
 	files, err := filepath.Glob(filepath.Join("testdata", "*.hex"))
 	require.NoError(t, err)

@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"reflect"
 
 	"github.com/tensorpipe-go/tensorpipe/agent/codec"
 	"github.com/tensorpipe-go/tensorpipe/agent/internal/roster"
@@ -104,8 +105,9 @@ const (
 	Listening Role = "welcome"
 )
 
-// Prove returns the HMAC of the handshake by which the end r proves that it knows the token. It
-// returns nil if token is empty. nonce is that of the Answer.
+// Prove returns the HMAC-SHA-256, keyed with token, of h, r and nonce, by which the end in the role
+// r proves that it knows the token of the group. nonce is that of the Answer. If token is empty,
+// Prove returns nil.
 func (h *Hello) Prove(token []byte, r Role, nonce [16]byte) []byte {
 	if len(token) == 0 {
 		return nil
@@ -123,26 +125,43 @@ const maxHandshake = 8 << 10
 // token.
 var handshakeLimits = codec.Limits{MaxDepth: 8, Bytes: maxHandshake, MemoryBytes: 4 * maxHandshake, MaxElements: maxHandshake}
 
-// EncodeHandshake encodes m, a pointer to a message of the handshake, and returns the bytes. The
-// error is that of the codec.
-func EncodeHandshake(m any) ([]byte, error) {
-	e := codec.NewEncoder(codec.NewRegistry(), handshakeLimits)
+// EncodeHandshake returns the encoding of m, a pointer to a message of the handshake, such as a
+// Hello. The bytes belong to the caller. The error is that of the codec, or matches codec.ErrLimit
+// if DecodeHandshake would reject the message because of its size; the bytes are then nil.
+func EncodeHandshake(m any) ([]byte, error) { return encode(m, handshakeLimits) }
+
+// encode returns the encoding of m, a pointer to a message. The error is that of the codec, or
+// matches codec.ErrLimit if a decoder with limits would reject the message because of its size; the
+// bytes are then nil.
+func encode(m any, limits codec.Limits) ([]byte, error) {
+	e := codec.NewEncoder(codec.NewRegistry(), limits)
 	if err := e.Encode(m); err != nil {
 		return nil, err
 	}
 	data, _, err := e.Finish()
-	return data, err
+	if err != nil {
+		return nil, err
+	}
+	if err := decode(data, reflect.New(reflect.TypeOf(m).Elem()).Interface(), limits); err != nil {
+		return nil, fmt.Errorf("%T: %w", m, err)
+	}
+	return data, nil
 }
 
-// DecodeHandshake decodes a message of the handshake to the variable that m points to. The error
-// matches ErrProtocol.
-func DecodeHandshake(message []byte, m any) error {
-	d := codec.NewDecoder(codec.NewRegistry(), handshakeLimits)
-	err := d.Reset(message)
-	if err == nil {
-		err = errors.Join(d.Decode(m), d.Finish())
+// decode decodes message into the variable that m points to. The error is that of the codec.
+func decode(message []byte, m any, limits codec.Limits) error {
+	d := codec.NewDecoder(codec.NewRegistry(), limits)
+	if err := d.Reset(message); err != nil {
+		return err
 	}
-	if err != nil {
+	return errors.Join(d.Decode(m), d.Finish())
+}
+
+// DecodeHandshake decodes a message of the handshake into the variable that m points to. The
+// variable then shares no memory with message. The error matches ErrProtocol; the variable may then
+// be set in part.
+func DecodeHandshake(message []byte, m any) error {
+	if err := decode(message, m, handshakeLimits); err != nil {
 		return fmt.Errorf("%w: %w", ErrProtocol, err)
 	}
 	return nil

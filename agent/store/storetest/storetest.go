@@ -36,7 +36,7 @@ type Backend struct {
 	RefusesByClosing bool
 }
 
-// Run tests the implementation that b describes.
+// Run runs the conformance tests as subtests of t, each on stores that b.New returns.
 func Run(t *testing.T, b Backend) {
 	for _, group := range []struct {
 		name  string
@@ -76,7 +76,7 @@ func (c testCase) run(t *testing.T, b Backend) {
 	c.test(f)
 }
 
-// wantValue fails the test unless both handles see this value of key.
+// wantValue fails the test unless Get returns value for key on both handles.
 func (f fixture) wantValue(key, value string) {
 	f.Helper()
 	for _, s := range []store.Store{f.a, f.b} {
@@ -86,7 +86,7 @@ func (f fixture) wantValue(key, value string) {
 	}
 }
 
-// wantMissing fails the test if key exists.
+// wantMissing fails the test unless Get of key returns nil and store.ErrNotFound on both handles.
 func (f fixture) wantMissing(key string) {
 	f.Helper()
 	for _, s := range []store.Store{f.a, f.b} {
@@ -101,8 +101,8 @@ func (f fixture) set(s store.Store, key, value string) {
 	require.NoError(f, s.Set(f.ctx, key, []byte(value)))
 }
 
-// yield gives other goroutines the time to block. Tests must pass without it too; it
-// makes the interesting interleaving likely.
+// yield gives other goroutines time to block, by calling runtime.Gosched repeatedly. No test relies
+// on it: it only makes the interesting interleaving likely.
 func yield() {
 	for range 100 {
 		runtime.Gosched()
@@ -115,7 +115,8 @@ var endCases = []testCase{
 	{"CloseUnderWait", closeUnderWait},
 }
 
-// callAll calls each method but Close once and returns the errors by name of the operation.
+// callAll calls each method of s but Close once, and returns the errors by the name of the
+// operation, as in store.Error.Op. A nil error is an entry too.
 func callAll(ctx context.Context, s store.Store) map[string]error {
 	errs := map[string]error{"set": s.Set(ctx, "key", []byte("changed"))}
 	_, errs["get"] = s.Get(ctx, "key")
@@ -127,7 +128,8 @@ func callAll(ctx context.Context, s store.Store) map[string]error {
 	return errs
 }
 
-// contextThatHasEnded tests that a call whose context has ended does nothing, even if it would not block.
+// contextThatHasEnded tests that each call with a cancelled context fails with context.Canceled,
+// names its operation, and changes no value, even if the call would not block.
 func contextThatHasEnded(f fixture) {
 	f.set(f.a, "key", "1")
 	f.set(f.a, "number", "1")

@@ -107,7 +107,7 @@ func errorsNameTheKey(f fixture) {
 	require.ErrorContains(f, err, `store: get "some key": no such key`)
 }
 
-// likeAMap applies random operations to the store and to a map and compares them.
+// likeAMap applies random operations to the store and to a map, and requires the same results.
 func likeAMap(f fixture) {
 	r := rand.New(rand.NewPCG(1, 2))
 	model := map[string]string{}

@@ -23,7 +23,7 @@ var waitCases = []testCase{
 	{"Await", await},
 }
 
-// wait starts a call of Wait and returns a channel with its result.
+// wait calls s.Wait for keys on a new goroutine, and returns a channel that receives the result.
 func (f fixture) wait(s store.Store, keys ...string) <-chan error {
 	done := testwait.Start(func() error { return s.Wait(f.ctx, keys...) })
 	yield()
@@ -63,7 +63,8 @@ func waitForCompareAndSet(f fixture) {
 	require.NoError(f, testwait.Finish(f, waited))
 }
 
-// waitForMany tests that keys may be created in any order.
+// waitForMany tests that Wait with several keys returns once the last one exists, and not before,
+// in whatever order they are created.
 func waitForMany(f fixture) {
 	keys := []string{"c", "a", "d", "b"}
 	f.set(f.a, "d", "")
@@ -94,7 +95,8 @@ func waitByMany(f fixture) {
 	}
 }
 
-// waitCancelled tests that cancelling one call leaves the others waiting.
+// waitCancelled tests that Wait fails when its context expires or is cancelled, and that another
+// Wait for the same key goes on.
 func waitCancelled(f fixture) {
 	expired, cancel := context.WithTimeout(f.ctx, 1)
 	defer cancel()

@@ -29,14 +29,15 @@ func (f fixture) watch(s store.Store, key string) store.Watcher {
 	return w
 }
 
-// next starts a call of Next and returns a channel with its result as text.
+// next calls w.Next on a new goroutine, and returns a channel that receives the result as
+// changeText formats it.
 func (f fixture) next(w store.Watcher) <-chan string {
 	done := testwait.Start(func() string { return changeText(w.Next(f.ctx)) })
 	yield()
 	return done
 }
 
-// changeText formats a change or an error.
+// changeText returns the text of err, or "gone" if c is a deletion, or "is " and the value.
 func changeText(c store.Change, err error) string {
 	switch {
 	case err != nil:
@@ -91,7 +92,8 @@ func watchOnlyLaterChanges(f fixture) {
 	require.Equal(f, "is after", testwait.Finish(f, next))
 }
 
-// watchEndsAtTheLast tests that a slow reader may miss changes, but not the last one, and gets none twice.
+// watchEndsAtTheLast tests that a slow caller of Next may miss changes, but gets the last one, and
+// none twice.
 func watchEndsAtTheLast(f fixture) {
 	w := f.watch(f.a, "key")
 	const last = 50
@@ -128,7 +130,8 @@ func watchSeveral(f fixture) {
 	require.Equal(f, "is 4", testwait.Finish(f, f.next(again)))
 }
 
-// watchCancelled tests that a cancelled call loses no change.
+// watchCancelled tests that Watch and Next fail when their context ends, and that a change after a
+// cancelled Next is still returned by the next call.
 func watchCancelled(f fixture) {
 	w := f.watch(f.a, "key")
 	ctx, cancel := context.WithCancel(f.ctx)

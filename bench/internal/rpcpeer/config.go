@@ -20,18 +20,32 @@ type Config struct {
 	Jobs []Job
 }
 
-// Job is one measurement. [Add] and [Bytes] return one.
+// Job is one measurement. [Add], [Bytes], [Receive], [Send] and [Echo] return one.
 type Job struct {
 	What string // name of the job in its Result
 	N    int    // calls that count
 }
 
-// Add returns a job that makes n calls, each of which adds two 2x2 tensors of float32 at the other
-// process, with depth calls at a time. The time of each call is measured from its own start.
+// Add returns a job that makes n calls, with depth calls at a time. Each call adds two 2x2 tensors
+// of float32 at the other process. The time of each call is measured from its own start.
 func Add(depth, n int) Job { return Job{fmt.Sprint("add@", depth), n} }
 
 // Bytes returns a job that makes n calls with an argument of size bytes, one after the other.
 func Bytes(size, n int) Job { return Job{fmt.Sprint("bytes@", size), n} }
+
+// StreamLength is the number of messages of each stream of a job of Receive or Send.
+const StreamLength = 10_000
+
+// Receive returns a job of GRPC that opens n streams, one after the other, on each of which the other
+// process sends StreamLength messages of size bytes. The time of each is that of the whole stream.
+func Receive(size, n int) Job { return Job{fmt.Sprint("receive@", size), n} }
+
+// Send returns a job like that of Receive, but the process that opens the streams sends the messages.
+func Send(size, n int) Job { return Job{fmt.Sprint("send@", size), n} }
+
+// Echo returns a job of GRPC that sends n messages of size bytes on one stream, each after the answer
+// to the last one.
+func Echo(size, n int) Job { return Job{fmt.Sprint("echo@", size), n} }
 
 // Result is the result of a job. Times are in microseconds.
 type Result struct {
@@ -44,14 +58,15 @@ type Result struct {
 	P99 float64 `json:"p99_us"`
 
 	PerSecond      float64 `json:"per_s"`
-	BytesPerSecond float64 `json:"bytes_per_s"` // of the arguments; 0 for Add
+	BytesPerSecond float64 `json:"bytes_per_s"` // of the arguments; 0 for other jobs than Bytes
 
 	// CPU is the CPU time of both processes per call.
 	CPU float64 `json:"cpu_us"`
 }
 
-// check returns an error that matches ErrConfig unless c is valid for a peer that supports the given
-// values of Over. It rejects jobs that the program would parse as flags.
+// check returns an error that matches ErrConfig unless c is valid for a peer that supports the
+// values overs of c.Over. Otherwise it returns nil. It rejects jobs that the program would parse as
+// flags.
 func (c Config) check(overs []string) error {
 	if !slices.Contains(overs, c.Over) {
 		return fmt.Errorf("%w: over %q: want %s", ErrConfig, c.Over, strings.Join(overs, " or "))
@@ -83,7 +98,7 @@ type MissingError struct {
 
 func (e *MissingError) Error() string { return "no " + e.Peer + " here: " + e.What }
 
-// Is makes the error match [errors.ErrUnsupported].
+// Is reports whether target is [errors.ErrUnsupported].
 func (e *MissingError) Is(target error) bool { return target == errors.ErrUnsupported }
 
 // ProcessError reports that a program could not be started or ended unexpectedly, with its standard
@@ -102,5 +117,5 @@ func (e *ProcessError) Error() string {
 	return text
 }
 
-// Unwrap returns the error with which the program ended.
+// Unwrap returns the error of starting the program or of its exit.
 func (e *ProcessError) Unwrap() error { return e.Err }

@@ -9,9 +9,10 @@ import (
 	"strings"
 )
 
-// GRPC builds the program on grpc-go into folder, which must stay as long as the Peer is used. The Peer
-// supports TCP and Unix. The error matches [errors.ErrUnsupported] if the sources or the modules that
-// they need are not available; it is a *ProcessError if the build fails.
+// GRPC builds the program on grpc-go into folder, which must stay as long as the Peer is used, and
+// returns the Peer. The Peer supports TCP and Unix. The error matches [errors.ErrUnsupported] if
+// the sources or the modules that they need are not available. It is a *ProcessError if the build
+// fails, and the cause of ctx if ctx ends during the checks.
 func GRPC(ctx context.Context, folder string) (*Peer, error) {
 	const name = "grpc-go"
 	sources, err := sourcesOf(ctx, name, "grpc")
@@ -31,8 +32,9 @@ func GRPC(ctx context.Context, folder string) (*Peer, error) {
 // python is the interpreter for which Debian installs PyTorch.
 const python = "/usr/bin/python3"
 
-// Torch returns the Peer of PyTorch, installed as Debian's python3-torch. It supports Default and TCP.
-// The error matches [errors.ErrUnsupported] if PyTorch or the sources are not available.
+// Torch returns the Peer of PyTorch, installed as Debian's python3-torch. It supports Default and
+// TCP. The error matches [errors.ErrUnsupported] if PyTorch or the sources of the program are not
+// available, or is the cause of ctx.
 func Torch(ctx context.Context) (*Peer, error) {
 	const name = "torch.distributed.rpc"
 	sources, err := sourcesOf(ctx, name, "torchrpc")
@@ -48,9 +50,9 @@ func Torch(ctx context.Context) (*Peer, error) {
 
 const module = "github.com/tensorpipe-go/tensorpipe"
 
-// sourcesOf returns the path of a folder of bench/peers, which exists only in a clone of the
-// repository: nested modules are not part of a module download. The error is that of missing, with the
-// name of the peer.
+// sourcesOf returns the path of folder within bench/peers, which exists only in a clone of the
+// repository: nested modules are not part of a module download. If it does not exist, the error is
+// a *MissingError with the name of the peer. If ctx ends, the error is the cause of ctx.
 func sourcesOf(ctx context.Context, peer, folder string) (string, error) {
 	root, err := goCommand(ctx, "", "list", "-m", "-f", "{{.Dir}}", module)
 	if err != nil {
@@ -63,8 +65,9 @@ func sourcesOf(ctx context.Context, peer, folder string) (string, error) {
 	return path, nil
 }
 
-// goCommand runs the go command in a folder, "" being the current one. It returns the standard output
-// or, with an error, the standard error output.
+// goCommand runs the go command with args in folder; "" is the current one. It returns the standard
+// output without surrounding white space. If the command fails, it returns the standard error
+// output instead, and the error.
 func goCommand(ctx context.Context, folder string, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, "go", args...)
 	cmd.Dir = folder
@@ -77,8 +80,8 @@ func goCommand(ctx context.Context, folder string, args ...string) (string, erro
 	return strings.TrimSpace(stdout.String()), nil
 }
 
-// missing returns a *MissingError for the named peer. Its reason is the last line of text or, if text
-// is empty, err. If ctx has ended it returns the cause of ctx instead.
+// missing returns a *MissingError for the peer with that name. Its reason is the last line of text
+// or, if text is empty, the text of err. If ctx has ended it returns the cause of ctx instead.
 func missing(ctx context.Context, peer, text string, err error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)

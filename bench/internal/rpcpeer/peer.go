@@ -35,9 +35,11 @@ type Peer struct {
 // Name returns the name of the library.
 func (p *Peer) Name() string { return p.name }
 
-// Run starts the program with c, and returns one result per job, in the order of the jobs. Its
-// processes have ended when it returns. The error matches ErrConfig or ErrOutput, is a *ProcessError,
-// or the cause of ctx when ctx ends. The program ends itself after two minutes.
+// Run starts the peer's program with the jobs and the kind of connection of c, and returns one
+// result per job, in the order of the jobs. All processes of the program have ended when it
+// returns. The error matches ErrConfig or ErrOutput, is a *ProcessError, the cause of ctx if ctx
+// ends first, or that of the folder for the program's temporary files. With an error the results have
+// no meaning. The program ends itself after two minutes.
 func (p *Peer) Run(ctx context.Context, c Config) (results []Result, err error) {
 	if err := c.check(p.overs); err != nil {
 		return nil, err
@@ -83,7 +85,8 @@ func (p *Peer) Run(ctx context.Context, c Config) (results []Result, err error) 
 
 // results reads the output of the program until it ends: one result in JSON per line. The error
 // matches ErrOutput if a line is not a plausible result of the job at its position, or if there are
-// too many lines; too few are left to the caller.
+// more lines than jobs. results does not report too few lines: the caller compares the number of
+// results.
 func (p *Peer) results(stdout io.Reader, c Config) ([]Result, error) {
 	lines := bufio.NewScanner(stdout)
 	var results []Result

@@ -19,7 +19,7 @@ func TestMain(m *testing.M) {
 	leakcheck.Main(m)
 }
 
-// script returns a peer that runs a shell script.
+// script returns a Peer over TCP whose program is the shell script text.
 func script(text string) *Peer {
 	return &Peer{"script", []string{"/bin/sh", "-c", text, "script"}, []string{TCP}}
 }
@@ -41,7 +41,8 @@ func TestRun(t *testing.T) {
 	}, got)
 }
 
-// Files that a program leaves in its folder are removed, even if it is killed.
+// TestRunCleansUp tests that Run removes the files that a program leaves in its folder for
+// temporary files, even if the program is killed.
 func TestRunCleansUp(t *testing.T) {
 	folder := t.TempDir()
 	t.Setenv("TMPDIR", folder)
@@ -72,7 +73,9 @@ func TestRunRejectsOutput(t *testing.T) {
 	}
 }
 
-// If a program fails, the error has its standard error output, whatever it printed before.
+// TestRunFails tests that the error of Run has the exit status and the standard error output of a
+// program that fails, although it has printed a result, and is a ProcessError for a program that
+// does not exist.
 func TestRunFails(t *testing.T) {
 	_, err := script(`echo '`+line1+`'; echo out of luck >&2; exit 3`).Run(t.Context(), twoJobs)
 	require.EqualError(t, err, "script: exit status 3: out of luck")

@@ -40,9 +40,21 @@ func torchPeer(t *testing.T) *Peer {
 
 func TestGRPC(t *testing.T) { requireMeasures(t, grpcPeer(t)) }
 
+// TestGRPCStreams runs every kind of job with streams over every kind of connection.
+func TestGRPCStreams(t *testing.T) {
+	peer := grpcPeer(t)
+	for _, over := range peer.overs {
+		jobs := []Job{Receive(64, 2), Send(64, 2), Echo(64, 100)}
+		results, err := peer.Run(t.Context(), Config{Over: over, Jobs: jobs})
+		require.NoError(t, err)
+		require.Len(t, results, len(jobs))
+	}
+}
+
 func TestTorch(t *testing.T) { requireMeasures(t, torchPeer(t)) }
 
-// requireMeasures runs every kind of job, over every kind of connection. The peer checks the replies.
+// requireMeasures runs every kind of job with the peer, over every kind of connection, and fails
+// the test unless the results are complete and plausible. The peer itself checks the replies.
 func requireMeasures(t *testing.T, peer *Peer) {
 	const size, calls = 1 << 20, 3
 	for _, over := range peer.overs {
@@ -80,8 +92,9 @@ func TestGRPCContextEnds(t *testing.T) { requireEndsWithContext(t, grpcPeer(t), 
 
 func TestTorchContextEnds(t *testing.T) { requireEndsWithContext(t, torchPeer(t), Default) }
 
-// Both processes of a peer end with its context, the second one as soon as it runs. Its command line
-// contains the folder of the run.
+// requireEndsWithContext cancels the context of a run of the peer once a process of the run exists.
+// It fails the test unless Run then returns the cause, no process of the run exists any more, and
+// the run's folder is removed.
 func requireEndsWithContext(t *testing.T, peer *Peer, over string) {
 	if runtime.GOOS != "linux" {
 		t.Skip("processes are looked for in /proc")
@@ -104,7 +117,7 @@ func requireEndsWithContext(t *testing.T, peer *Peer, over string) {
 	require.Empty(t, left)
 }
 
-// isRunning reports whether the command line of a process contains text.
+// isRunning reports whether the command line of any process on this machine contains text.
 func isRunning(t *testing.T, text string) bool {
 	t.Helper()
 	files, err := filepath.Glob("/proc/[0-9]*/cmdline")

@@ -33,8 +33,8 @@ func newAdd(conn *grpc.ClientConn) call {
 	}
 }
 
-// newBytes returns a call that sends the same bytes each time, except for the last one, which counts the
-// calls.
+// newBytes returns a call that sends size bytes, at least one, and checks the reply. The bytes are
+// the same each time, except for the last one, which counts the calls. The call reuses its memory.
 func newBytes(conn *grpc.ClientConn, size int) call {
 	in, out := message{make([]byte, size)}, message{}
 	for i := range in.bytes {
@@ -53,7 +53,8 @@ func newBytes(conn *grpc.ClientConn, size int) call {
 	}
 }
 
-// cpuOfBoth returns the CPU time of both processes.
+// cpuOfBoth returns the sum of the CPU time of this process and of that of the server, which it
+// requests over conn. The error is that of the call or of either process.
 func cpuOfBoth(ctx context.Context, conn *grpc.ClientConn) (time.Duration, error) {
 	var out message
 	if err := conn.Invoke(ctx, methodUsage, &message{}, &out); err != nil {
@@ -68,8 +69,11 @@ func cpuOfBoth(ctx context.Context, conn *grpc.ClientConn) (time.Duration, error
 
 // The kinds of jobs.
 const (
-	kindAdd   = "add"
-	kindBytes = "bytes"
+	kindAdd     = "add"
+	kindBytes   = "bytes"
+	kindReceive = "receive"
+	kindSend    = "send"
+	kindEcho    = "echo"
 )
 
 // maxDepth bounds the calls in flight.
@@ -78,19 +82,35 @@ const maxDepth = 10_000
 // job is one measurement.
 type job struct {
 	kind  string
-	param int // the depth of add, the size of bytes
+	param int // the depth of add, otherwise the size of the messages
 	calls int
 }
 
-// what returns the name of the job in its result.
+// what returns the name of the job in its result, such as "add@64".
 func (j job) what() string { return fmt.Sprintf("%s@%d", j.kind, j.param) }
 
-// depth returns the number of calls in flight.
+// depth returns the number of calls in flight: the parameter of an add job, and 1 for others.
 func (j job) depth() int {
 	if j.kind == kindAdd {
 		return j.param
 	}
 	return 1
+}
+
+// newCall returns a call of the job. The error is that of opening the stream of an echo job.
+func (j job) newCall(ctx context.Context, conn *grpc.ClientConn) (call, error) {
+	switch j.kind {
+	case kindAdd:
+		return newAdd(conn), nil
+	case kindBytes:
+		return newBytes(conn, j.param), nil
+	case kindReceive:
+		return newReceive(conn, j.param), nil
+	case kindSend:
+		return newSend(conn, j.param), nil
+	default:
+		return newEcho(ctx, conn, j.param)
+	}
 }
 
 func parseJobs(args []string) ([]job, error) {
@@ -111,11 +131,13 @@ func parseJobs(args []string) ([]job, error) {
 func parseJob(arg string) (job, error) {
 	kind, numbers, _ := strings.Cut(arg, "@")
 	param, calls, _ := strings.Cut(numbers, "=")
-	most, known := map[string]int{kindAdd: maxDepth, kindBytes: maxMessage}[kind]
+	most, known := map[string]int{
+		kindAdd: maxDepth, kindBytes: maxMessage, kindReceive: maxMessage, kindSend: maxMessage, kindEcho: maxMessage,
+	}[kind]
 	p, errParam := strconv.Atoi(param)
 	n, errCalls := strconv.Atoi(calls)
 	if !known || errParam != nil || errCalls != nil || p < 1 || p > most || n < 1 {
-		return job{}, fmt.Errorf("job %q: want add@DEPTH=N or bytes@SIZE=N, DEPTH up to %d, SIZE up to %d", arg, maxDepth, maxMessage)
+		return job{}, fmt.Errorf("job %q: want add@DEPTH=N, or bytes, receive, send or echo with @SIZE=N, DEPTH up to %d, SIZE up to %d", arg, maxDepth, maxMessage)
 	}
 	return job{kind, p, n}, nil
 }

@@ -27,8 +27,9 @@ type result struct {
 	BytesPer float64 `json:"bytes_per_s,omitempty"`
 }
 
-// measureAll starts a server, measures each job and prints a line for it, and stops the server. It
-// stops at the first error and returns it.
+// measureAll starts a server process, measures each job, prints its result as a line of JSON to
+// stdout, and stops the server. It stops at the first error and returns it, joined with that of
+// stopping the server.
 func measureAll(ctx context.Context, over string, jobs []job) (err error) {
 	s, err := startServer(ctx, over)
 	if err != nil {
@@ -57,10 +58,9 @@ func measureAll(ctx context.Context, over string, jobs []job) (err error) {
 func measure(ctx context.Context, conn *grpc.ClientConn, j job) (result, error) {
 	calls := make([]call, j.depth())
 	for i := range calls {
-		if j.kind == kindAdd {
-			calls[i] = newAdd(conn)
-		} else {
-			calls[i] = newBytes(conn, j.param)
+		var err error
+		if calls[i], err = j.newCall(ctx, conn); err != nil {
+			return result{}, err
 		}
 	}
 	if err := makeCalls(ctx, calls, make([]time.Duration, min(j.calls/10+1, 1000))); err != nil {
@@ -80,8 +80,9 @@ func measure(ctx context.Context, conn *grpc.ClientConn, j job) (result, error) 
 	return newResult(j, samples, took, after-before), err
 }
 
-// makeCalls makes one call per sample and sets the samples to their durations. calls has one element
-// for each concurrent caller, which stops at its first error. makeCalls returns one of these errors.
+// makeCalls makes len(samples) calls and sets the samples to their durations. calls has one element
+// for each concurrent caller, which stops at its first error while others go on. makeCalls returns
+// nil, or one of these errors; the samples then have no meaning.
 func makeCalls(ctx context.Context, calls []call, samples []time.Duration) error {
 	var (
 		next    atomic.Int64

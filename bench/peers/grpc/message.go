@@ -16,10 +16,11 @@ type message struct{ bytes []byte }
 // codec encodes messages as their bytes.
 type codec struct{}
 
-// Name returns the codec's part of the content type.
+// Name returns "raw", which gRPC makes part of the content type.
 func (codec) Name() string { return "raw" }
 
-// Marshal passes the memory of the message v to gRPC. It fails if v is not a *message.
+// Marshal returns the memory of the message v itself, without a copy. So the message must not
+// change until gRPC has sent it. Marshal fails if v is not a *message.
 func (codec) Marshal(v any) (mem.BufferSlice, error) {
 	m, ok := v.(*message)
 	if !ok {
@@ -28,8 +29,8 @@ func (codec) Marshal(v any) (mem.BufferSlice, error) {
 	return mem.BufferSlice{mem.SliceBuffer(m.bytes)}, nil
 }
 
-// Unmarshal copies the received pieces into the memory of the message v. It replaces the memory if it
-// is too small. It fails if v is not a *message.
+// Unmarshal copies data, the received pieces, into the memory of the message v, which it replaces
+// if it is too small. It fails if v is not a *message.
 func (codec) Unmarshal(data mem.BufferSlice, v any) error {
 	m, ok := v.(*message)
 	if !ok {
@@ -61,7 +62,8 @@ var (
 // tensor refers to the shape and the elements of a tensor within a message.
 type tensor struct{ shape, data []byte }
 
-// appendTensor appends the encoding of a tensor to p and returns the extended slice.
+// appendTensor appends the encoding of a tensor with that shape and these elements to p and returns
+// the extended slice.
 func appendTensor(p []byte, shape []int, data []float32) []byte {
 	p = append(p, byte(len(shape)))
 	for _, dim := range shape {
@@ -81,8 +83,8 @@ func element(p []byte) float32 {
 	return math.Float32frombits(binary.LittleEndian.Uint32(p))
 }
 
-// parseTensor returns the tensor at the beginning of p and the bytes after it. Both refer to the memory
-// of p. The error is errShort if p ends before the tensor does.
+// parseTensor returns the tensor at the beginning of p and the bytes after it. Both share the
+// memory of p. The error is errShort if p ends before the tensor does.
 func parseTensor(p []byte) (t tensor, remaining []byte, err error) {
 	if len(p) == 0 || len(p)-1 < int(p[0])*dimBytes {
 		return t, nil, errShort
@@ -104,8 +106,8 @@ func parseTensor(p []byte) (t tensor, remaining []byte, err error) {
 	return t, p[size:], nil
 }
 
-// sum adds the two tensors of a request and returns the reply, in new memory. The error is errShort,
-// errTrailing or errShapes.
+// sum adds the two tensors that request encodes and returns the encoding of the sum, in new memory.
+// The error is errShort, errTrailing or errShapes, and the result is then nil.
 func sum(request []byte) ([]byte, error) {
 	a, remaining, err := parseTensor(request)
 	if err != nil {

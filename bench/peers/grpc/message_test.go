@@ -5,11 +5,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
-
-	"github.com/tensorpipe-go/tensorpipe/internal/testutil/leakcheck"
 )
-
-func TestMain(m *testing.M) { leakcheck.Main(m) }
 
 func TestSum(t *testing.T) {
 	a := appendTensor(nil, []int{2, 2}, []float32{1, 2, 3, 4})
@@ -24,7 +20,8 @@ func TestSum(t *testing.T) {
 	require.Equal(t, appendTensor(nil, nil, []float32{2}), got)
 }
 
-// Invalid requests get an error, and the server allocates no memory for sizes that they claim.
+// TestSumRejectsInvalidRequests tests that sum returns the right error for requests that are cut
+// off, too long, have different shapes, or claim sizes that they do not have.
 func TestSumRejectsInvalidRequests(t *testing.T) {
 	a := appendTensor(nil, []int{2, 2}, []float32{1, 2, 3, 4})
 	both := append(append([]byte(nil), a...), a...)

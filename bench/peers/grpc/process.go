@@ -14,7 +14,24 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/tensorpipe-go/tensorpipe"
 )
+
+// addresses are the kinds of connection, with the address at which the server listens; that of a Unix
+// socket is chosen later. The urls of a Conn are separated by commas.
+var addresses = map[string]string{
+	"tcp": "127.0.0.1:0", "unix": "", "conn-tcp": "uv://127.0.0.1:0", "conn-shm": "uv://127.0.0.1:0,shm://",
+}
+
+// listen opens a listener at address, for the kind of connection over, which is a key of addresses.
+// The error is that of tensorpipe.ListenConn or of net.Listen.
+func listen(over, address string) (net.Listener, error) {
+	if strings.HasPrefix(over, "conn-") {
+		return tensorpipe.ListenConn(context.Background(), strings.Split(address, ",")...)
+	}
+	return net.Listen(over, address)
+}
 
 // serverProcess is the server process. It ends with its stdin, and is killed when ctx ends.
 type serverProcess struct {
@@ -29,7 +46,7 @@ func startServer(ctx context.Context, over string) (s *serverProcess, err error)
 	if err != nil {
 		return nil, err
 	}
-	s = &serverProcess{address: "127.0.0.1:0"}
+	s = &serverProcess{address: addresses[over]}
 	if s.folder, err = os.MkdirTemp("", "grpc"); err != nil {
 		return nil, err
 	}
@@ -58,16 +75,22 @@ func startServer(ctx context.Context, over string) (s *serverProcess, err error)
 	return s, nil
 }
 
-// end stops the server, waits for its exit, and removes its folder.
+// end closes the stdin of the server, which stops it, waits for its exit, and removes its folder.
+// It returns the errors of the last two joined. It must be called once.
 func (s *serverProcess) end() error {
 	_ = s.stdin.Close()
 	return errors.Join(s.cmd.Wait(), os.RemoveAll(s.folder))
 }
 
-// connect returns the connection for all calls. The first call opens it.
-func connect(network, address string) (*grpc.ClientConn, error) {
+// connect returns a client of the server at address for all calls. over is the kind of connection, a
+// key of addresses. connect does not dial: the first call opens the connection. The caller closes the
+// client. The error is that of grpc.NewClient.
+func connect(over, address string) (*grpc.ClientConn, error) {
 	dial := func(ctx context.Context, _ string) (net.Conn, error) {
-		return new(net.Dialer).DialContext(ctx, network, address)
+		if strings.HasPrefix(over, "conn-") {
+			return tensorpipe.DialConn(ctx, address)
+		}
+		return new(net.Dialer).DialContext(ctx, over, address)
 	}
 	return grpc.NewClient("passthrough:///server",
 		grpc.WithContextDialer(dial),

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"os"
 	"sync"
 
@@ -30,9 +29,11 @@ const workers = 64
 // large ones.
 type server struct{ adds, bytes sync.Pool }
 
-// serve prints its address and serves until stdin ends.
-func serve(network, address string) error {
-	l, err := net.Listen(network, address)
+// serve listens at address, for the kind of connection over, which is a key of addresses. It prints
+// the address of the listener to stdout, and serves calls until stdin ends. The error is that of
+// listening, of printing or of gRPC.
+func serve(over, address string) error {
+	l, err := listen(over, address)
 	if err != nil {
 		return err
 	}
@@ -50,6 +51,7 @@ func serve(network, address string) error {
 			{MethodName: "Bytes", Handler: lastByte},
 			{MethodName: "Usage", Handler: usage},
 		},
+		Streams: []grpc.StreamDesc{streamReceive, streamSend, streamEcho},
 	}, &server{})
 	go func() {
 		_, _ = io.Copy(io.Discard, os.Stdin) // ends with the parent
@@ -61,8 +63,9 @@ func serve(network, address string) error {
 	return s.Serve(l)
 }
 
-// request reads a request into memory of the pool. After success the caller puts the request back with
-// pool.Put.
+// request takes a message from the pool, or a new one, reads a request into it by calling read, and
+// returns it. After success the caller puts the message back with pool.Put. The error is that of
+// read.
 func request(pool *sync.Pool, read func(any) error) (*message, error) {
 	m, ok := pool.Get().(*message)
 	if !ok {
@@ -85,7 +88,8 @@ func add(srv any, _ context.Context, read func(any) error, _ grpc.UnaryServerInt
 	return &message{out}, nil
 }
 
-// lastByte replies with the size of the argument and its last byte.
+// lastByte is the handler of the method Bytes. It replies with the size of the argument in 8 bytes
+// and its last byte, or with the code InvalidArgument if the argument is empty.
 func lastByte(srv any, _ context.Context, read func(any) error, _ grpc.UnaryServerInterceptor) (any, error) {
 	pool := &srv.(*server).bytes
 	in, err := request(pool, read)
@@ -100,7 +104,8 @@ func lastByte(srv any, _ context.Context, read func(any) error, _ grpc.UnaryServ
 	return &message{append(binary.LittleEndian.AppendUint64(nil, uint64(n)), in.bytes[n-1])}, nil
 }
 
-// usage replies with the CPU time of this process in nanoseconds.
+// usage is the handler of the method Usage. It replies with the CPU time of this process in
+// nanoseconds, in 8 bytes, or with an error if the system does not report it.
 func usage(any, context.Context, func(any) error, grpc.UnaryServerInterceptor) (any, error) {
 	used, err := cpuTime()
 	if err != nil {

@@ -5,7 +5,8 @@ import (
 	"time"
 )
 
-// cpuTime returns the CPU time of this process.
+// cpuTime returns the user and system CPU time that this process has used so far, or the error of
+// getrusage(2).
 func cpuTime() (time.Duration, error) {
 	var u syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {

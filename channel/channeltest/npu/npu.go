@@ -18,11 +18,12 @@ import (
 // Name is the name of the device kind and of the channel.
 const Name = "npu"
 
-// NewKind returns the device kind, with two devices. The caller must close it.
+// NewKind returns a new device kind with two devices, whose name is Name. The caller must close it.
 func NewKind() *delayed.Kind { return delayed.New(Name, 2) }
 
-// New returns a factory of channels for tensors on devices of kind, which use the channels of host.
-// The peer must use host channels of the same type.
+// New returns a factory of channels that move tensors on the devices of kind, through staging
+// buffers in host memory and channels of host. Both ends must use host channels of the same type.
+// The factory retains kind and host.
 func New(kind device.Kind, host channel.Factory) channel.Factory {
 	return factory{Factory: host, kind: kind}
 }
@@ -33,8 +34,8 @@ type factory struct {
 	kind device.Kind
 }
 
-// DeviceDescriptors returns, for each device of the kind, the host channel's descriptor of the CPU,
-// and nil if the host channel has none.
+// DeviceDescriptors returns a new map with all devices of f.kind, each with the descriptor that the
+// host channel has for cpu:0. It returns nil if the host channel has none.
 func (f factory) DeviceDescriptors() map[device.Device]string {
 	host, ok := f.Factory.DeviceDescriptors()[device.CPU()]
 	if !ok {
@@ -71,8 +72,9 @@ type staging struct {
 	kind device.Kind
 }
 
-// Send copies src into a staging buffer on its stream. If that fails, the host channel is given src
-// itself, which it cannot address, so that it fails the transfer in its own way.
+// Send copies src into a new staging buffer on src's stream and sends the buffer over the host
+// channel. If the copy cannot be enqueued, it passes src itself to the host channel, which fails
+// the transfer because it cannot address src, and calls done with the error of the copy.
 func (s staging) Send(id uint64, src device.Buffer, done func(error)) {
 	staging := device.Bytes(make([]byte, src.Len())).WithStream(src.Stream())
 	if err := s.kind.Copy(staging, src); err != nil {
@@ -82,7 +84,9 @@ func (s staging) Send(id uint64, src device.Buffer, done func(error)) {
 	s.Channel.Send(id, staging, done)
 }
 
-// Recv receives into a staging buffer and then enqueues the copy to dst on the stream of dst.
+// Recv receives the tensor over the host channel into a new staging buffer, then enqueues the copy
+// to dst on dst's stream and calls done with the error of that, or nil. If the host channel fails,
+// it calls done with that error.
 func (s staging) Recv(id uint64, dst device.Buffer, done func(error)) {
 	staging := device.Bytes(make([]byte, dst.Len()))
 	s.Channel.Recv(id, staging, func(err error) {

@@ -30,7 +30,8 @@ func TestMain(m *testing.M) { leakcheck.Main(m) }
 
 func hold(s device.Stream) func() { return s.(*delayed.Stream).Hold() }
 
-// Under the race detector only one transport is tested: the code of npu does not use
+// Channels of package npu pass the conformance suite, over several host channels and transports.
+// Under the race detector the test leaves out one transport, because the code of npu does not use
 // the transport.
 func TestConformance(t *testing.T) {
 	type conformance struct {
@@ -60,7 +61,8 @@ func TestConformance(t *testing.T) {
 	}
 }
 
-// A device kind takes less than 150 lines and only public packages.
+// The file npu.go, a device kind and its channel, has less than 150 lines and imports no internal
+// package.
 func TestSmallAndPublic(t *testing.T) {
 	src, err := os.ReadFile("npu.go")
 	require.NoError(t, err)
@@ -72,7 +74,8 @@ func TestSmallAndPublic(t *testing.T) {
 	}
 }
 
-// ends returns the two ends of a channel over basic, without the checks of the suite.
+// ends returns the two ends of a new channel for devices of kind, whose host channels are of
+// package basic, without the checks of the suite. They are closed at the end of the test.
 func ends(t *testing.T, kind *delayed.Kind) (from, to channel.Channel) {
 	t.Helper()
 	near, far := channeltest.Over(mem.New(nil), "")(t)
@@ -90,7 +93,8 @@ func ends(t *testing.T, kind *delayed.Kind) (from, to channel.Channel) {
 	return open(near), open(far)
 }
 
-// done reports memory of another kind and failed work on the device.
+// A transfer of memory of another kind, or of memory whose stream has failed, calls done with that
+// error. The other end then gets io.EOF or, after a complete Send, no error.
 func TestFaultsReachDone(t *testing.T) {
 	kind, other := npu.NewKind(), delayed.New("other", 1)
 	t.Cleanup(kind.Close)

@@ -19,8 +19,9 @@ import (
 	"go.uber.org/goleak"
 )
 
-// Main runs the tests of a package and exits; it is the body of a TestMain. If the tests passed but
-// leaked, it prints the leaks and the exit status is 1.
+// Main runs the tests of m and exits with their status; it is the body of a TestMain. If the tests
+// passed but goroutines, descriptors or mappings are left open, it prints these and exits with
+// status 1. It does not check that in a fuzzing run.
 func Main(m *testing.M) {
 	start := Begin()
 	code := m.Run()
@@ -33,9 +34,9 @@ func Main(m *testing.M) {
 	os.Exit(code)
 }
 
-// Check fails t if, after all cleanups that t registers later, more resources are open than at the call
-// of Check. A test that has failed is not checked. A leak of one of several parallel tests is reported
-// for each of them.
+// Check records the goroutines, descriptors and mappings that are open now. At the end of t, after
+// the cleanups that t registers later, it fails t if more are open, unless t has failed already. A
+// leak of one of several parallel tests is reported for each of them.
 func Check(t testing.TB) {
 	t.Helper()
 	start := Begin()
@@ -49,8 +50,8 @@ func Check(t testing.TB) {
 	})
 }
 
-// fuzzing reports whether this process is part of a fuzzing run, for which package testing opens
-// pipes and shared memory.
+// fuzzing reports whether this process takes part in a fuzzing run, in which package testing itself
+// opens pipes and shared memory.
 func fuzzing() bool {
 	for _, name := range []string{"test.fuzz", "test.fuzzworker"} {
 		if f := flag.Lookup(name); f != nil && f.Value.String() != f.DefValue {
@@ -66,15 +67,17 @@ type Baseline struct {
 	resources  usage
 }
 
-// Begin returns the resources that are open now. Callers that check more than once call Leaks on the
-// result.
+// Begin returns the goroutines, descriptors and mappings that are open now, with which Leaks
+// compares later ones.
 func Begin() Baseline {
 	wakePoller()
 	return Baseline{goroutines: goleak.IgnoreCurrent(), resources: inUse()}
 }
 
-// Leaks returns a line for each kind of resource of which more are open than in b; none if nothing
-// leaked. It waits some seconds for resources that are about to be released.
+// Leaks returns lines for the goroutines, descriptors and mappings that are open now and were not
+// when b was made: one line for all goroutines, and one for each file with more descriptors or
+// mapped bytes. It returns nil if there are none. It waits some seconds for resources that are
+// about to be released, and collects garbage meanwhile.
 func (b Baseline) Leaks() []string {
 	return settle(func() []string {
 		var out []string
@@ -85,9 +88,9 @@ func (b Baseline) Leaks() []string {
 	})
 }
 
-// wakePoller makes the runtime open its epoll descriptor and the eventfd that interrupts it, which it
-// opens at the first use of a pollable file and keeps. Opened before counting, they need no exception,
-// and a leaked epoll descriptor or eventfd is still found.
+// wakePoller opens and closes a pipe. At the first use of such a file the Go runtime opens its
+// epoll descriptor and an eventfd, and keeps them; after wakePoller they are part of every
+// Baseline, and are not reported as leaks.
 func wakePoller() {
 	r, w, err := os.Pipe()
 	if err != nil {

@@ -16,8 +16,8 @@ const leakVar = "LEAKCHECK_TEST_LEAK"
 
 func TestMain(m *testing.M) { Main(m) }
 
-// victim runs TestVictim in a process of its own, with the resource that it leaks, and returns its
-// output.
+// victim runs TestVictim with args in a process, in which it leaks the resource leak, and returns
+// the output of the process, and an error if its exit status is not 0.
 func victim(t *testing.T, leak string, args ...string) (output string, err error) {
 	t.Helper()
 	cmd := exec.Command(os.Args[0], append([]string{"-test.run=^TestVictim$"}, args...)...)
@@ -67,7 +67,8 @@ func FuzzNothing(f *testing.F) {
 	f.Fuzz(func(*testing.T, []byte) {})
 }
 
-// TestVictim leaks the resource that leakVar names, if any.
+// TestVictim leaks the resource that the environment variable leakVar names, and nothing if it is
+// not set. Other tests run it in a process of its own.
 func TestVictim(t *testing.T) {
 	leaks := map[string]func(*testing.T){
 		"":                       func(*testing.T) {},
@@ -88,7 +89,8 @@ func leakGoroutine() {
 	go func() { select {} }()
 }
 
-// lateGoroutine starts a goroutine that exits shortly after the test.
+// lateGoroutine starts a goroutine that exits, and releases its descriptors, shortly after
+// lateGoroutine has returned.
 func lateGoroutine() {
 	r, w, err := os.Pipe()
 	if err != nil {
@@ -101,7 +103,7 @@ func lateGoroutine() {
 	go w.Close()
 }
 
-// leakCollectable drops a file that the garbage collector closes.
+// leakCollectable opens a file and drops it, so that only the garbage collector closes it.
 func leakCollectable(t *testing.T) {
 	_, err := os.Open(os.Args[0])
 	require.NoError(t, err)

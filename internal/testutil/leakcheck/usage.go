@@ -14,7 +14,8 @@ type usage struct {
 	mapped      map[string]int
 }
 
-// since returns a line for each resource of which u has more than before has.
+// since returns one line for each descriptor target and each mapped file of which u counts more
+// than before does, descriptors first, each group sorted. It returns nil if there are none.
 func (u usage) since(before usage) []string {
 	out := grown("descriptors", u.descriptors, before.descriptors)
 	return append(out, grown("mapped bytes", u.mapped, before.mapped)...)
@@ -34,9 +35,9 @@ func grown(unit string, now, before map[string]int) []string {
 // settleTimeout bounds how long resources may take to be released.
 const settleTimeout = 5 * time.Second
 
-// settle calls leaks repeatedly until it returns no lines or settleTimeout has passed, and returns its
-// last result. Between calls it collects garbage, for handles that finalizers close, and pauses,
-// because finalizers run on a goroutine of the runtime.
+// settle calls leaks repeatedly until it returns no lines or settleTimeout has passed, and returns
+// the last result. Between two calls it collects garbage, so that finalizers close unreachable
+// files, and pauses while they run.
 func settle(leaks func() []string) []string {
 	pause := time.Duration(0)
 	for begin := time.Now(); ; {

@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// inUse returns the descriptors and mappings that this process has open, as /proc lists them; none
-// without /proc.
+// inUse returns the open descriptors of this process and its mappings of files and shared memory,
+// as /proc lists them. If /proc cannot be read it returns none.
 func inUse() usage {
 	maps, _ := os.ReadFile("/proc/self/maps")
 	return usage{descriptors: openDescriptors(), mapped: mappedFiles(string(maps))}
@@ -26,10 +26,10 @@ func openDescriptors() map[string]int {
 	return open
 }
 
-// mappedFiles returns the mapped bytes of each file in maps, the content of /proc/self/maps: regular
-// files, memfd, /dev/shm, and shared anonymous memory, which the kernel lists as /dev/zero. Files with
-// an executable mapping are left out: they are the program and its libraries, some of which the C
-// library loads late (for name resolution under -race) and never unloads.
+// mappedFiles returns the number of mapped bytes of each file that maps, the content of
+// /proc/self/maps, lists: of regular files, memfd, /dev/shm, and shared anonymous memory, which the
+// kernel lists as /dev/zero. It leaves out files with an executable mapping, which are the program
+// and its libraries; the C library loads some of them late and never unloads them.
 func mappedFiles(maps string) map[string]int {
 	bytes, code := map[string]int{}, map[string]bool{}
 	for line := range strings.Lines(maps) {
@@ -52,8 +52,9 @@ type mapping struct {
 	executable bool
 }
 
-// parseMapping returns the mapping that a line of /proc/self/maps describes: start-end, permissions,
-// offset, device, inode, file. ok is false for a mapping without a file.
+// parseMapping returns the mapping that line, one line of /proc/self/maps, describes: start-end,
+// permissions, offset, device, inode, file. If the mapping has no file, or the line is malformed,
+// ok is false.
 func parseMapping(line string) (m mapping, ok bool) {
 	f := strings.Fields(line)
 	if len(f) < 6 || strings.HasPrefix(f[5], "[") {

@@ -39,7 +39,8 @@ func TestCheckFindsDescriptor(t *testing.T) {
 	require.Len(t, checked.errors, 1)
 }
 
-// The descriptors of the runtime's poller are no leak.
+// Check does not report the descriptors that the Go runtime opens at the first use of a pollable
+// file.
 func TestPollerIsNoLeak(t *testing.T) {
 	var checked recorder
 	Check(&checked)
@@ -80,13 +81,13 @@ func TestInUseFindsMappedFile(t *testing.T) {
 	require.NotContains(t, inUse().mapped, path)
 }
 
-// leakDescriptor leaves both ends of a socket pair open.
+// leakDescriptor opens a socket pair and never closes its two descriptors.
 func leakDescriptor(t *testing.T) {
 	_, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
 	require.NoError(t, err)
 }
 
-// leakMapping leaves shared memory mapped.
+// leakMapping maps shared memory and never unmaps it.
 func leakMapping(t *testing.T) {
 	_, err := syscall.Mmap(-1, 0, 8192, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_SHARED|syscall.MAP_ANON)
 	require.NoError(t, err)

@@ -14,19 +14,21 @@ type Lines struct {
 	text strings.Builder
 }
 
-// Write appends p to the log. It never fails.
+// Write implements [io.Writer]. It appends a copy of p to the recorded output and returns len(p)
+// and nil.
 func (l *Lines) Write(p []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.text.Write(p)
 }
 
-// String returns everything that was logged so far.
+// String returns all output that was recorded so far. It removes nothing.
 func (l *Lines) String() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.text.String()
 }
 
-// Logger returns a logger that writes to l as text, from slog.LevelInfo on.
+// Logger returns a new logger that writes records of slog.LevelInfo and above to l, in slog's text
+// form.
 func (l *Lines) Logger() *slog.Logger { return slog.New(slog.NewTextHandler(l, nil)) }

@@ -4,8 +4,9 @@ package parity
 
 import "testing"
 
-// Case runs f as a subtest of t named id, such as "tensorpipe/core.SimpleWriteRead". The slash makes
-// the part before it a level of its own in the name of the test.
+// Case runs f as a subtest of t with the name id, such as "tensorpipe/core.SimpleWriteRead", and
+// returns when it has ended. The part before the slash becomes a level of its own in the test's
+// name.
 func Case(t *testing.T, id string, f func(t *testing.T)) {
 	t.Helper()
 	t.Run(id, f)

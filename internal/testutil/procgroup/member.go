@@ -42,8 +42,9 @@ func memberEnv(env []string, rank, restarts int) []string {
 	return append(env[:len(env):len(env)], rankVar+"="+strconv.Itoa(rank), restartsVar+"="+strconv.Itoa(restarts))
 }
 
-// thisMember returns the Member that this process is, or nil if the environment does not name one, as
-// in the process of the test.
+// thisMember returns a Member with the data that the test has passed to this process in its
+// environment. It returns nil if the environment names no member, as in the process of the test. If
+// a number there is malformed, the process exits with status 1.
 func thisMember() *Member {
 	if os.Getenv(rankVar) == "" {
 		return nil
@@ -54,7 +55,8 @@ func thisMember() *Member {
 	}
 }
 
-// intVar returns an environment variable as a number. If it is not a number the process exits.
+// intVar returns the value of the environment variable name as a number. If it is no number, intVar
+// prints the error and exits the process with status 1.
 func intVar(name string) int {
 	n, err := strconv.Atoi(os.Getenv(name))
 	if err != nil {
@@ -68,8 +70,9 @@ func fatal(err error) {
 	os.Exit(1)
 }
 
-// run calls f and ends the process: with status 0 if f returned nil and leaked nothing, and otherwise
-// with status 1 and the error on standard error.
+// run calls f and then exits the process. The status is 0 if f returned nil and no goroutines,
+// descriptors or mappings leaked. Otherwise it is 1, and the error of f, its panic or the leaks are
+// printed to standard error.
 func (m *Member) run(f func(*Member) error) {
 	var cancel context.CancelFunc
 	m.ctx, cancel = context.WithTimeout(context.Background(), Limit*3/4)
@@ -85,8 +88,8 @@ func (m *Member) run(f func(*Member) error) {
 	os.Exit(0)
 }
 
-// recoverPanic returns the error of f, or, if f panics, an error with the value and the stack of the
-// panic.
+// recoverPanic calls f with m and returns its error. If f panics it returns an error with the value
+// and the stack of the panic.
 func recoverPanic(f func(*Member) error, m *Member) (err error) {
 	defer func() {
 		if v := recover(); v != nil {
@@ -96,8 +99,9 @@ func recoverPanic(f func(*Member) error, m *Member) (err error) {
 	return f(m)
 }
 
-// readLines queues the lines that the test sends, for ReadLine. When standard input ends, the test has
-// exited, and readLines ends the process with status 1.
+// readLines reads the lines that the test sends from standard input, and queues them for ReadLine.
+// When standard input ends, which means that the process of the test has exited, it exits this
+// process with status 1. It never returns.
 func (m *Member) readLines() {
 	in := bufio.NewScanner(os.Stdin)
 	for in.Scan() {
@@ -108,18 +112,20 @@ func (m *Member) readLines() {
 	fatal(errors.New("the process of the test has exited"))
 }
 
-// Context returns a context that ends after three quarters of [Limit], before the test gives up on the
-// process.
+// Context returns a context that ends when three quarters of [Limit] have passed since the member
+// began, before the test fails because of Limit.
 func (m *Member) Context() context.Context { return m.ctx }
 
 // Name returns "worker" followed by the rank, the usual name of the worker that this process is.
 func (m *Member) Name() string { return "worker" + strconv.Itoa(m.Rank) }
 
-// Send sends a line to the test, which Group.ReadLine or Group.WaitFor receives there.
+// Send sends line to the test, where Group.ReadLine returns it. It may block if the test does not
+// read the lines of this member.
 func (m *Member) Send(line string) { fmt.Println(strconv.Quote(line)) }
 
-// ReadLine returns the next line that the test sends to this member. It blocks until there is one, and
-// fails once Context has ended.
+// ReadLine returns the next line that the test has sent to this member with Group.Send. It blocks
+// until there is one. If Context ends first it returns an error that matches
+// context.DeadlineExceeded.
 func (m *Member) ReadLine() (string, error) {
 	select {
 	case line := <-m.lines:
@@ -129,7 +135,8 @@ func (m *Member) ReadLine() (string, error) {
 	}
 }
 
-// WaitFor discards lines from the test until one equals want. It fails once Context has ended.
+// WaitFor reads and discards lines from the test until one equals want, and returns nil. If Context
+// ends first it returns the error of ReadLine.
 func (m *Member) WaitFor(want string) error {
 	for {
 		if line, err := m.ReadLine(); err != nil || line == want {

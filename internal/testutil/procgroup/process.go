@@ -49,8 +49,9 @@ func startProcess(pattern string, env []string) (*process, error) {
 	return p, nil
 }
 
-// readLines queues the lines that the member sends, until its standard output ends; then it waits for
-// the exit of the process, sets ended and closes done. It runs on its own goroutine.
+// readLines reads out, the standard output of the process, and queues the lines that the member
+// sends in p.lines; it skips others, which package testing prints. When out ends it closes p.lines,
+// waits until the process has exited, sets p.ended and closes p.done.
 func (p *process) readLines(out io.Reader) {
 	scanner := bufio.NewScanner(out)
 	for scanner.Scan() {
@@ -76,9 +77,6 @@ func (p *process) kill() {
 	_ = p.cmd.Process.Kill() // fails if it has exited
 }
 
-func (p *process) stop() error   { return p.cmd.Process.Signal(syscall.SIGSTOP) }
-func (p *process) resume() error { return p.cmd.Process.Signal(syscall.SIGCONT) }
-
 func (p *process) exited() bool {
 	select {
 	case <-p.done:
@@ -88,15 +86,15 @@ func (p *process) exited() bool {
 	}
 }
 
-// requestStacks makes the process, even if it is stopped, print the stacks of its goroutines to
-// standard error and exit. It does not wait for that.
+// requestStacks resumes the process if it is stopped, and sends it SIGQUIT, which makes a Go
+// program print the stacks of its goroutines to standard error and exit. It does not wait for that.
 func (p *process) requestStacks() {
 	_ = p.resume()
 	_ = p.cmd.Process.Signal(syscall.SIGQUIT)
 }
 
-// finish discards the output of the process and blocks until it has exited. It kills the process after
-// stackTimeout.
+// finish blocks until the process has exited, and discards the lines that it sends, because a full
+// queue would block it. If the process runs for longer than stackTimeout, finish kills it.
 func (p *process) finish() {
 	kill := time.AfterFunc(stackTimeout, p.kill)
 	defer kill.Stop()

@@ -46,9 +46,10 @@ type Group struct {
 }
 
 // Start starts n processes with the ranks 0 to n-1, each of which calls run and exits, and returns
-// them. A process fails if run returns an error or panics, or if it leaks goroutines, descriptors or
-// mappings. Start must be called by the test in the same way in each of these processes, where it does
-// not return.
+// the Group of them. Each process executes the test from its beginning and calls Start itself,
+// which calls run there and does not return. A process fails if run returns an error or panics, or
+// if it leaks goroutines, descriptors or mappings; WaitExit and Wait report that. Processes that
+// still run at the end of the test are ended.
 func Start(t testing.TB, n int, run func(m *Member) error) *Group {
 	t.Helper()
 	if m := thisMember(); m != nil {
@@ -76,7 +77,8 @@ func (g *Group) start(rank int) {
 	g.members[rank] = p
 }
 
-// pattern returns the -test.run pattern that matches only the test or subtest with that name.
+// pattern returns a regular expression for the option -test.run that matches only the test or
+// subtest with that name, and its subtests.
 func pattern(name string) string {
 	parts := strings.Split(name, "/")
 	for i, part := range parts {
@@ -85,16 +87,17 @@ func pattern(name string) string {
 	return strings.Join(parts, "/")
 }
 
-// WaitFor discards lines from the member of that rank until one equals want. The test fails if the
-// member exits before.
+// WaitFor reads and discards lines from the member with that rank until one equals want. The test
+// fails, as with FailNow, if the member exits before or the time of Limit has passed.
 func (g *Group) WaitFor(rank int, want string) {
 	g.t.Helper()
 	for g.ReadLine(rank) != want {
 	}
 }
 
-// ReadLine returns the next line that the member of that rank sends, and blocks until there is one. The
-// test fails if the member exits without a further line.
+// ReadLine returns the next line that the member with that rank has sent with Member.Send. It
+// blocks until there is one. The test fails, as with FailNow, if the member exits without a further
+// line or the time of Limit has passed.
 func (g *Group) ReadLine(rank int) string {
 	g.t.Helper()
 	select {
@@ -109,7 +112,8 @@ func (g *Group) ReadLine(rank int) string {
 	return ""
 }
 
-// Send sends a line to the member of that rank. It does not wait until the member reads it.
+// Send sends line to the member with that rank, where Member.ReadLine returns it. It does not wait
+// for that. The test fails, as with FailNow, if the member has exited.
 func (g *Group) Send(rank int, line string) {
 	g.t.Helper()
 	if err := g.members[rank].send(line); err != nil {
@@ -117,7 +121,7 @@ func (g *Group) Send(rank int, line string) {
 	}
 }
 
-// SendAll sends a line to every member except those that Kill has killed.
+// SendAll sends line, as Send does, to each member that has not been killed with Kill.
 func (g *Group) SendAll(line string) {
 	g.t.Helper()
 	for rank, p := range g.members {
@@ -127,15 +131,16 @@ func (g *Group) SendAll(line string) {
 	}
 }
 
-// Kill kills the member of that rank with SIGKILL and returns after it has exited.
+// Kill kills the member with that rank with SIGKILL and waits until it has exited. Wait does not
+// fail the test for a member that was killed in this way.
 func (g *Group) Kill(rank int) {
 	g.t.Helper()
 	g.members[rank].kill()
 	g.waitExit(rank)
 }
 
-// Stop stops the member of that rank with SIGSTOP, until Continue. It may return before the member has
-// stopped.
+// Stop sends SIGSTOP to the member with that rank, which stops it until Continue. Stop may return
+// before the member has stopped. The test fails, as with FailNow, if the member has exited.
 func (g *Group) Stop(rank int) {
 	g.t.Helper()
 	if err := g.members[rank].stop(); err != nil {
@@ -143,7 +148,8 @@ func (g *Group) Stop(rank int) {
 	}
 }
 
-// Continue resumes a member that Stop has stopped.
+// Continue sends SIGCONT to the member with that rank, which resumes it after Stop. The test fails,
+// as with FailNow, if the member has exited.
 func (g *Group) Continue(rank int) {
 	g.t.Helper()
 	if err := g.members[rank].resume(); err != nil {
@@ -151,8 +157,9 @@ func (g *Group) Continue(rank int) {
 	}
 }
 
-// Restart waits until the member of that rank has exited and starts another process with the rank,
-// whose Member.Restarts is one more.
+// Restart waits until the member with that rank has exited, and starts another process with the
+// same rank, whose Member.Restarts is greater by one. The exit status of the previous process is
+// not checked.
 func (g *Group) Restart(rank int) {
 	g.t.Helper()
 	g.waitExit(rank)
@@ -160,16 +167,17 @@ func (g *Group) Restart(rank int) {
 	g.start(rank)
 }
 
-// WaitExit blocks until the member of that rank has exited. It returns nil for exit status 0, and
-// otherwise an error with the standard error output of the process.
+// WaitExit blocks until the member with that rank has exited. It returns nil if the exit status is
+// 0, and otherwise an error with the standard error of the process. The test fails, as with
+// FailNow, if the time of Limit has passed before.
 func (g *Group) WaitExit(rank int) error {
 	g.t.Helper()
 	g.waitExit(rank)
 	return g.members[rank].ended
 }
 
-// Wait blocks until all members have exited. The test fails unless each member exited with status 0 or
-// was killed by Kill.
+// Wait blocks until all members have exited. The test fails, as with FailNow, unless each member
+// exited with status 0 or was killed by Kill, or if the time of Limit has passed before.
 func (g *Group) Wait() {
 	g.t.Helper()
 	for rank, p := range g.members {
@@ -196,8 +204,9 @@ func (g *Group) fail(rank int, problem string) {
 	g.t.Fatalf("procgroup: member %d %s", rank, problem)
 }
 
-// clean ends all processes that still run, and logs their standard error with the stacks if the test
-// failed. It is a cleanup of the test.
+// clean ends the processes that still run: it sends each SIGQUIT, and kills it if it does not exit
+// soon. If the test has failed, clean logs their standard error, which has the stacks of their
+// goroutines. It is a cleanup of the test.
 func (g *Group) clean() {
 	g.timer.Stop()
 	running := map[int]*process{}

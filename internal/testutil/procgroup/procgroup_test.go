@@ -30,7 +30,7 @@ func TestGroup(t *testing.T) {
 	group.Wait()
 }
 
-// A stopped member reads its lines after Continue.
+// A member that was stopped reads a line that was sent to it meanwhile after Continue.
 func TestStop(t *testing.T) {
 	group := procgroup.Start(t, 1, func(m *procgroup.Member) error {
 		m.Send("ready")

@@ -34,8 +34,9 @@ type Peer struct {
 	done   sync.WaitGroup
 }
 
-// Dial opens a pipe to a URL of the transport uv and returns its client. The caller must close the
-// Peer. The error is one of package net.
+// Dial connects to url, an address of the transport uv, opens a native pipe with the channel basic
+// there, and returns the client of the pipe. The caller must close it. The error is that of the
+// connection.
 func Dial(url string) (*Peer, error) {
 	conn, err := net.Dial("tcp", strings.TrimPrefix(url, "uv://"))
 	if err != nil {
@@ -77,8 +78,9 @@ func (p *Peer) handshake() error {
 	return nil
 }
 
-// readFrames reads frames until the connection ends. It discards data and queues the window updates of
-// the message stream in credit, which it closes at the end. It runs on its own goroutine.
+// readFrames reads frames until the connection ends. It discards data, sends the size of each
+// window update of the message stream to p.credit, beginning with the initial window, and closes
+// p.credit at the end. It blocks while p.credit is full.
 func (p *Peer) readFrames() {
 	defer close(p.credit)
 	p.credit <- firstWindow
@@ -99,13 +101,14 @@ func (p *Peer) readFrames() {
 	}
 }
 
-// Message returns an encoded message with n bytes of metadata, for Send. Several peers may send the
-// same result.
+// Message returns the encoding of a message with n zero bytes of metadata and no payloads or
+// tensors, for Send. Send does not change it, so several peers may send the same slice.
 func Message(n int) []byte { return (&native.Message{Metadata: make([]byte, n)}).Append(nil, false) }
 
-// Send sends encoded messages as fast as the server's window allows, and does not change them. It
-// returns once all bytes are sent or the connection has ended. It must be called at most once, and not
-// after Close.
+// Send sends messages, the encodings of one or more messages, as fast as the server's window
+// allows. It returns when all bytes are sent, or earlier, without an error, when the connection has
+// ended. It neither changes nor retains messages. It must be called at most once, and not after
+// Close.
 func (p *Peer) Send(messages []byte) {
 	for credit := range p.credit {
 		for credit > 0 && len(messages) > 0 {
@@ -123,7 +126,8 @@ func (p *Peer) Send(messages []byte) {
 	}
 }
 
-// Close closes the connection and waits for the goroutine of the Peer to end.
+// Close closes the connection and waits until the goroutine of the Peer has ended. A Send that is
+// blocked returns. Close must be called once.
 func (p *Peer) Close() {
 	_ = p.conn.Close() // fails if the server has reset the connection
 	go func() {

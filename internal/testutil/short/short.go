@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// Skip skips the test t if go test runs with -short, and logs reason, which says why the test takes
-// long.
+// Skip skips the test t if go test runs with -short, and logs reason, which should explain why the
+// test takes long. Otherwise it does nothing.
 func Skip(t testing.TB, reason string) {
 	t.Helper()
 	if testing.Short() {
@@ -17,8 +17,9 @@ func Skip(t testing.TB, reason string) {
 	}
 }
 
-// SkipPackage ends the process with status 0 if go test runs with -short, and prints reason. A TestMain
-// must call it before it runs tests.
+// SkipPackage prints reason and exits the process with status 0 if go test runs with -short, and
+// otherwise returns. It parses the command line if needed. A TestMain calls it before it runs
+// tests.
 func SkipPackage(reason string) {
 	if !flag.Parsed() {
 		flag.Parse()

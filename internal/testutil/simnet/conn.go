@@ -119,13 +119,13 @@ func (c *conn) isClosed() bool {
 	}
 }
 
-// never returns the zero time: no deadline.
+// never returns the zero time, as a deadline function for waitUntil without a deadline.
 func never() time.Time { return time.Time{} }
 
-// waitUntil blocks until the time at, and until position p in the bytes that the peer's end writes is
-// not held back. It returns a *ResetError if the link is cut while it is held back, transport.ErrClosed
-// if c is closed, or os.ErrDeadlineExceeded after the time that deadline returns, which it calls
-// repeatedly; the zero time is no deadline.
+// waitUntil blocks until the time at has come and the link does not hold back position p of what
+// the peer's end writes, and then returns nil. It returns a *ResetError if the link is cut while it
+// holds p back, transport.ErrClosed if c is closed, and os.ErrDeadlineExceeded after the time that
+// deadline returns. It calls deadline repeatedly; the zero time means no deadline.
 func (c *conn) waitUntil(at time.Time, p position, deadline func() time.Time) error {
 	for {
 		changed, held := c.link.held(1-c.end, p)
@@ -155,7 +155,8 @@ func earlier(at, by time.Time) time.Time {
 	return by
 }
 
-// waitForChange blocks until changed or c is closed, or until the given time unless that is zero.
+// waitForChange blocks until the channel changed is closed, c is closed, or the time until has
+// come. If until is zero, it has no time limit.
 func (c *conn) waitForChange(changed <-chan struct{}, until time.Time) {
 	var expired <-chan time.Time
 	if !until.IsZero() {
@@ -170,9 +171,10 @@ func (c *conn) waitForChange(changed <-chan struct{}, until time.Time) {
 	}
 }
 
-// writeFailed returns the error to report for err, with which a write of the wrapped connection failed.
-// It returns nil if the link is half-open, because the writer must not learn then that the peer's end
-// was closed.
+// writeFailed returns the error that a write of c reports when the write of the wrapped connection
+// has failed with err. If the link is half-open and c is open, this is a *ResetError if the link
+// was cut and otherwise nil, because a half-open link must not show that the peer's end was closed.
+// In all other cases it is the error of broken.
 func (c *conn) writeFailed(err error) error {
 	err = c.broken(err)
 	if errors.Is(err, transport.ErrClosed) || !c.link.holdsBack(c.end) {
@@ -181,9 +183,10 @@ func (c *conn) writeFailed(err error) error {
 	return c.link.reset()
 }
 
-// readFailed returns the error to report for err, with which a read of the wrapped connection failed,
-// after it has blocked until the end of the peer's stream would arrive. p is the position of the read
-// and deadline that of waitUntil.
+// readFailed returns the error that a read of c reports when the read of the wrapped connection has
+// failed with err. Before that it blocks until the end of the peer's stream would arrive by the
+// rules of the link. p is the position of the read, and deadline is that of waitUntil. The error is
+// one of waitUntil or of broken.
 func (c *conn) readFailed(err error, p position, deadline func() time.Time) error {
 	if awaited := c.waitUntil(c.link.end(1-c.end), p, deadline); awaited != nil {
 		return awaited
@@ -191,8 +194,8 @@ func (c *conn) readFailed(err error, p position, deadline func() time.Time) erro
 	return c.broken(err)
 }
 
-// broken returns the error to report for err of the wrapped connection: transport.ErrClosed if c is
-// closed, a *ResetError if the link was cut, and otherwise err.
+// broken returns the error that c reports when the wrapped connection has failed with err:
+// transport.ErrClosed if c is closed, else a *ResetError if the link was cut, and otherwise err.
 func (c *conn) broken(err error) error {
 	if c.isClosed() {
 		return transport.ErrClosed

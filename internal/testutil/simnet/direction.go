@@ -48,7 +48,7 @@ type frameInfo struct {
 	arrives  time.Time
 }
 
-// wire returns the number of bytes of the frame, its header included, that were sent.
+// wire returns the number of bytes of the frame that were sent, its header included.
 func (p *frameInfo) wire() int64 { return p.header + p.bodySent }
 
 // position is a position in what one end of a link writes: in the body of the frame with that index,
@@ -62,19 +62,20 @@ func (p position) after(q position) bool {
 	return p.frame > q.frame || p.frame == q.frame && p.offset > q.offset
 }
 
-// sentPosition returns the position after everything that was sent so far.
+// sentPosition returns the position directly after all frames that were sent so far.
 func (d *direction) sentPosition() position { return position{frame: d.sent.Frames, offset: boundary} }
 
-// holdBack makes all bytes after position at not arrive until Heal. An earlier position that is held
-// back already stays.
+// holdBack makes bytes after the position at not arrive until Heal. If bytes after an earlier
+// position are held back already, it changes nothing.
 func (d *direction) holdBack(at position) {
 	if d.held == nil || d.held.after(at) {
 		d.held = &at
 	}
 }
 
-// takeFaults returns a sequence that removes and yields the faults for whose points match returns true,
-// each with the offset that match returns.
+// takeFaults returns a sequence over the faults in d.faults for whose points match returns true.
+// The sequence removes each of them from d.faults and yields its kind and the offset that match has
+// returned.
 func (d *direction) takeFaults(match func(Point) (offset int64, ok bool)) iter.Seq2[faultKind, int64] {
 	return func(yield func(faultKind, int64) bool) {
 		for i := 0; i < len(d.faults); {
@@ -92,20 +93,22 @@ func (d *direction) takeFaults(match func(Point) (offset int64, ok bool)) iter.S
 	}
 }
 
-// takeBoundaryFaults returns a sequence that removes and yields the faults at the position directly
-// after the sent bytes.
+// takeBoundaryFaults returns a sequence that removes the faults whose point is directly after the
+// frames sent so far from d.faults, and yields the kind of each. The offset that it yields has no
+// meaning.
 func (d *direction) takeBoundaryFaults() iter.Seq2[faultKind, int64] {
 	return d.takeFaults(func(p Point) (int64, bool) { return p.reached(d.sent) })
 }
 
-// takeFaultsInFrame returns a sequence that removes and yields the faults within the next frame, whose
-// body has size bytes, each with its offset in the body.
+// takeFaultsInFrame returns a sequence that removes the faults whose point is within the next
+// frame, with a body of size bytes, from d.faults. It yields the kind of each fault and its offset
+// in the body.
 func (d *direction) takeFaultsInFrame(size int64) iter.Seq2[faultKind, int64] {
 	return d.takeFaults(func(p Point) (int64, bool) { return p.inside(d.sent, size) })
 }
 
-// send counts a frame whose body has size bytes, of which only the first bodySent are sent, and adds it
-// to those in flight.
+// send counts a frame whose body has size bytes, of which only the first bodySent go onto the wire.
+// It determines when the frame arrives, and appends it to d.inFlight.
 func (d *direction) send(size, bodySent int64) {
 	d.sent.Frames++
 	d.sent.Bytes += bodySent
@@ -115,15 +118,16 @@ func (d *direction) send(size, bodySent int64) {
 	d.last = p
 }
 
-// unsend removes the given number of bytes, counted as sent, from the end of the last frame, because
-// its writer was interrupted.
+// unsend subtracts the given number of bytes from the counts of d and of its last frame. They were
+// counted as sent, but their write was interrupted.
 func (d *direction) unsend(bytes int64) {
 	d.sent.Bytes -= bytes
 	d.last.bodySent -= bytes
 }
 
-// arrival returns the time at which so many bytes, written now, have arrived by the rules of the link.
-// The line is busy with them until they have left.
+// arrival returns the time at which the given number of bytes, written now, arrives by the rate,
+// delay and jitter of the direction. It also marks the line as busy with these bytes, so that later
+// ones arrive after them.
 func (d *direction) arrival(bytes int64) time.Time {
 	now := time.Now()
 	if d.lineBusy.Before(now) {
@@ -139,8 +143,8 @@ func (d *direction) arrival(bytes int64) time.Time {
 	return at
 }
 
-// receive removes the oldest frame in flight and returns it. If there is none, the writer is not part
-// of the network, and it returns a frame with a body of size bytes that has arrived.
+// receive removes the oldest frame from d.inFlight and returns it. If d.inFlight is empty, because
+// the writer is not part of the network, it returns a frame whose body of size bytes has arrived.
 func (d *direction) receive(size int64) *frameInfo {
 	if len(d.inFlight) == 0 {
 		return &frameInfo{size: size, bodySent: size}
@@ -150,7 +154,8 @@ func (d *direction) receive(size int64) *frameInfo {
 	return p
 }
 
-// prefix returns the first n bytes of f. The result shares the memory of f.
+// prefix returns a frame with the first n bytes of f, or with all if f has fewer. The result shares
+// the memory of f.
 func prefix(f transport.Frame, n int64) transport.Frame {
 	var out transport.Frame
 	for _, p := range f {

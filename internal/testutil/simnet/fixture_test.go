@@ -23,6 +23,10 @@ func (s sameAddresses) Advertise(addr string, c transport.Conn) string {
 	return addr + " for " + c.RemoteAddr()
 }
 
+func (s sameAddresses) AdvertiseAt(addr, local string) (string, bool) {
+	return addr + " at " + local, true
+}
+
 func (s sameAddresses) Reach(addr string, c transport.Conn) string {
 	return addr + " from " + c.RemoteAddr()
 }

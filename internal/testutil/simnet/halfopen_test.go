@@ -18,7 +18,8 @@ type arrivals struct {
 	err    error
 }
 
-// collect reads from c on a new goroutine, until an error.
+// collect starts a goroutine that reads frames from c until an error, and returns the arrivals to
+// which it adds them. The caller must not access these while the goroutine may run.
 func collect(c transport.Conn) *arrivals {
 	a := new(arrivals)
 	go func() {
@@ -103,7 +104,8 @@ func TestHalfOpenWithinAFrame(t *testing.T) {
 	})
 }
 
-// A half-open link hides that the peer closes.
+// On a half-open link an end does not learn that its peer has closed: its writes succeed and its
+// reads stay blocked.
 func TestHalfOpenHidesThePeer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := over()
@@ -151,7 +153,8 @@ func TestCutOfAHalfOpenLink(t *testing.T) {
 	})
 }
 
-// Two faults in one frame both happen, in the order of the rules.
+// If a rule makes the link half-open within a frame and another one cuts it later in the same
+// frame, the reader gets the bytes before the first fault and then a reset.
 func TestTwoFaultsInOneFrame(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := over(
@@ -174,4 +177,10 @@ func TestReachAndAdvertise(t *testing.T) {
 	require.Equal(t, "x", plain.Reach("x", peer))
 	require.Equal(t, "x for me", optional.Advertise("x", peer))
 	require.Equal(t, "x", plain.Advertise("x", peer))
+	at, ok := optional.AdvertiseAt("x", "me")
+	require.True(t, ok)
+	require.Equal(t, "x at me", at)
+	at, ok = plain.AdvertiseAt("x", "me")
+	require.True(t, ok)
+	require.Equal(t, "x", at)
 }

@@ -35,34 +35,37 @@ func newLink(number int, rules []Rule) *Link {
 	return l
 }
 
-// Number returns the index of the link in Network.Links.
+// Number returns the index of the link in the result of Network.Links.
 func (l *Link) Number() int { return l.number }
 
-// Sent returns how many frames and bytes the end from has written so far.
+// Sent returns how many frames and body bytes the end from has written so far, including those that
+// have not arrived.
 func (l *Link) Sent(from End) Counts {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.directions[from].sent
 }
 
-// Cut breaks the link for good, as a TCP reset does. Both ends read the bytes written before and then
-// get a [*ResetError]; their writes fail at once.
+// Cut breaks the link permanently, as a TCP reset does. At both ends reads return the bytes that
+// were written before and then a [*ResetError]; writes fail with a *ResetError at once.
 func (l *Link) Cut() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.cutNow(Dialled, Accepted)
 }
 
-// HalfOpen makes the link hold back all later bytes, in both directions and without an error, as if
-// a cable were pulled: no frame arrives, nor the end of a stream, nor a reset. As with TCP, writes
-// block once the buffers of the wrapped transport are full. Heal delivers the bytes.
+// HalfOpen makes the link hold back all bytes that are written later, in both directions and
+// without an error, as if a cable were pulled. Neither a frame nor the end of a stream nor a reset
+// arrives then. As with TCP, writes block once the buffers of the wrapped transport are full. Heal
+// ends this and delivers the bytes.
 func (l *Link) HalfOpen() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.stall(Dialled, l.directions[Dialled].sentPosition())
 }
 
-// Heal undoes HalfOpen and delivers the bytes that were held back.
+// Heal ends the effect of HalfOpen, in both directions, and delivers the bytes that were held back.
+// It has no effect on a link that was cut.
 func (l *Link) Heal() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -78,8 +81,9 @@ func (l *Link) has(end End) bool {
 	return l.inner[end] != nil
 }
 
-// attach adds the connection inner as an end of the link. Faults at the very beginning of the traffic
-// happen when the first end is attached.
+// attach makes inner the connection of an end of the link. Faults at the very beginning of the
+// traffic happen then. If the link is already cut, attach closes the writing half of inner. It
+// takes l.mu.
 func (l *Link) attach(end End, inner transport.Conn) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -94,8 +98,8 @@ func (l *Link) attach(end End, inner transport.Conn) {
 	}
 }
 
-// removeFraming replaces the connection of an end by inner, a stream of bytes: from now on each Write
-// of that end counts as a frame without a header.
+// removeFraming makes inner, a stream of bytes, the connection of an end of the link. From then on
+// each Write of that end counts as a frame without a header. It takes l.mu.
 func (l *Link) removeFraming(end End, inner writer) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -103,23 +107,25 @@ func (l *Link) removeFraming(end End, inner writer) {
 	l.directions[end].header = 0
 }
 
-// unsend removes the given number of bytes, the last that the end from has sent, from its counts,
-// because their write failed.
+// unsend subtracts the given number of bytes, the last that the end from has sent, from the counts
+// of that end, because their write has failed. It takes l.mu.
 func (l *Link) unsend(from End, bytes int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.directions[from].unsend(bytes)
 }
 
-// wakeReaders makes readers that are blocked in waitUntil check their deadlines again.
+// wakeReaders wakes the readers of both ends that are blocked in waitUntil, which then check their
+// deadlines again. It takes l.mu.
 func (l *Link) wakeReaders() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.notifyChange()
 }
 
-// apply makes a fault happen after what the end from has sent. A cut closes only the writing half of
-// the other end; that of from is left to the caller, which may still be writing. The caller holds l.mu.
+// apply makes a fault of the given kind happen directly after the bytes that the end from has sent:
+// it cuts the link or makes it half-open. A cut closes the writing half only of the other end; the
+// caller must close that of from, after it has written. The caller holds l.mu.
 func (l *Link) apply(kind faultKind, from End) {
 	if kind == cut {
 		l.cutNow(1 - from)
@@ -128,8 +134,9 @@ func (l *Link) apply(kind faultKind, from End) {
 	l.stall(from, l.directions[from].sentPosition())
 }
 
-// cutNow cuts the link and closes the writing halves of the given ends, so that the readers at the
-// other ends get the bytes in flight before the reset. The caller holds l.mu.
+// cutNow marks the link as cut, closes the writing halves of the ends in writers, and wakes blocked
+// readers. The readers at the other ends get the bytes in flight before the reset. The caller holds
+// l.mu.
 func (l *Link) cutNow(writers ...End) {
 	l.cut = true
 	for _, end := range writers {
@@ -140,8 +147,8 @@ func (l *Link) cutNow(writers ...End) {
 	l.notifyChange()
 }
 
-// stall holds back what the end from writes after position at, and everything that the other end writes
-// from now on. The caller holds l.mu.
+// stall holds back the bytes of the end from after the position at, and all bytes that the other
+// end writes from now on, until Heal. The caller holds l.mu.
 func (l *Link) stall(from End, at position) {
 	l.directions[from].holdBack(at)
 	l.directions[1-from].holdBack(l.directions[1-from].sentPosition())
@@ -153,7 +160,7 @@ func (l *Link) notifyChange() {
 	l.changed = make(chan struct{})
 }
 
-// reset returns a *ResetError if the link was cut, and otherwise nil.
+// reset returns a *ResetError if the link was cut, and otherwise nil. It takes l.mu.
 func (l *Link) reset() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -163,10 +170,11 @@ func (l *Link) reset() error {
 	return nil
 }
 
-// admit counts the frames that the end from is about to write, makes their faults happen, and returns
-// the frames that go onto the wire, the last one possibly shortened. If thenEnd is set, the link is cut
-// after them: the caller must write them, close the writing half of its end and write no more. The
-// error is a *ResetError if the link was cut before.
+// admit counts the frames that the end from is about to write, makes the faults within and after
+// them happen, and returns the frames to write. These share the memory of frames. If thenEnd is
+// true, the link is cut after them and the last one may be shortened: the caller must write them,
+// close the writing half of its end and write no more. If the link was cut before, admit returns no
+// frames and a *ResetError. It takes l.mu.
 func (l *Link) admit(from End, frames []transport.Frame) (pass []transport.Frame, thenEnd bool, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -182,8 +190,8 @@ func (l *Link) admit(from End, frames []transport.Frame) (pass []transport.Frame
 }
 
 // send counts one frame of the end from, whose body has size bytes, and makes the faults within the
-// frame and directly after it happen. It returns how many bytes of the body go onto the wire, less than
-// size only after a cut. The caller holds l.mu.
+// frame and directly after it happen. It returns how many bytes of the body the caller must write:
+// all, or fewer if the link is cut within the frame. The caller holds l.mu.
 func (l *Link) send(from End, size int64) (bodySent int64) {
 	w := &l.directions[from]
 	for kind, offset := range w.takeFaultsInFrame(size) {
@@ -201,16 +209,17 @@ func (l *Link) send(from End, size int64) (bodySent int64) {
 	return size
 }
 
-// receive removes and returns the oldest frame that the end from has written and the other end has not
-// received. size is the size of its body if it was not written through the network.
+// receive removes the oldest frame that the end from has written and the other end has not
+// received, and returns it. If there is none, because the writer is not part of the network, it
+// returns a frame whose body of size bytes has arrived. It takes l.mu.
 func (l *Link) receive(from End, size int64) *frameInfo {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.directions[from].receive(size)
 }
 
-// finish records that the end from writes no more, and when the end of its stream arrives. Only the
-// first call has an effect.
+// finish records that the end from writes no more, and when the end of its stream arrives by the
+// rules of the link. Only the first call for an end has an effect. It takes l.mu.
 func (l *Link) finish(from End) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -219,24 +228,25 @@ func (l *Link) finish(from End) {
 	}
 }
 
-// end returns the time at which the end of the stream that from writes arrives, or the zero time if it
-// has not ended.
+// end returns the time at which the end of the stream that from writes arrives, or the zero time if
+// from has not closed it. It takes l.mu.
 func (l *Link) end(from End) time.Time {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.directions[from].end
 }
 
-// holdsBack reports whether the link is half-open, so that what the end from writes now does not
-// arrive.
+// holdsBack reports whether bytes that the end from writes now do not arrive, because the link is
+// half-open. It takes l.mu.
 func (l *Link) holdsBack(from End) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.directions[from].held != nil
 }
 
-// held reports whether position at in what the end from has written is held back. The channel is closed
-// at the next change of the link's state.
+// held reports whether the position at, in the bytes that the end from has written, is held back
+// because the link is half-open. It also returns a channel that is closed when the state of the
+// link changes next. It takes l.mu.
 func (l *Link) held(from End, at position) (<-chan struct{}, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -254,5 +264,5 @@ func (e *ResetError) Error() string {
 	return fmt.Sprintf("simnet: link %d was cut: %v", e.Link, syscall.ECONNRESET)
 }
 
-// Unwrap returns syscall.ECONNRESET.
+// Unwrap returns syscall.ECONNRESET, so that the error matches it.
 func (e *ResetError) Unwrap() error { return syscall.ECONNRESET }

@@ -8,7 +8,8 @@ import (
 // Rule configures a new link before its first traffic.
 type Rule func(*Link)
 
-// OnLink returns a Rule that applies rules to the link with the given number only.
+// OnLink returns a Rule that applies rules to the link with the given number, and does nothing on
+// other links. It retains rules.
 func OnLink(number int, rules ...Rule) Rule {
 	return func(l *Link) {
 		if l.number != number {
@@ -20,8 +21,8 @@ func OnLink(number int, rules ...Rule) Rule {
 	}
 }
 
-// Delay returns a Rule that makes each frame, and the end of the stream, arrive d after it was written.
-// Frames stay in order.
+// Delay returns a Rule that makes each frame, and the end of the stream, arrive d after it was
+// written, in both directions. Frames stay in order.
 func Delay(d time.Duration) Rule {
 	return func(l *Link) {
 		for i := range l.directions {
@@ -30,8 +31,9 @@ func Delay(d time.Duration) Rule {
 	}
 }
 
-// Jitter returns a Rule that adds a random time below limit to the delay of each frame. The times
-// depend only on seed, the number of the link and the direction.
+// Jitter returns a Rule that adds a random time from 0 to limit, excluding limit, to the delay of
+// each frame. The random times depend only on seed, the number of the link and the direction.
+// Frames stay in order.
 func Jitter(seed uint64, limit time.Duration) Rule {
 	return func(l *Link) {
 		for i := range l.directions {
@@ -41,9 +43,9 @@ func Jitter(seed uint64, limit time.Duration) Rule {
 	}
 }
 
-// Rate returns a Rule that limits the bandwidth of each direction. A frame arrives when its last byte
-// does; its header counts as 8 bytes. A writer is slowed down only once the buffers of the wrapped
-// transport are full.
+// Rate returns a Rule that limits each direction to the given number of bytes per second. A frame
+// arrives when its last byte does, with a header that counts as 8 bytes. A writer is slowed down
+// only once the buffers of the wrapped transport are full.
 func Rate(bytesPerSecond int64) Rule {
 	return func(l *Link) {
 		for i := range l.directions {
@@ -52,11 +54,12 @@ func Rate(bytesPerSecond int64) Rule {
 	}
 }
 
-// CutAt returns a Rule that cuts the link of p at that point, as [Link.Cut] does. A write that goes
-// beyond the point fails.
+// CutAt returns a Rule that cuts the link of p, as [Link.Cut] does, when the traffic reaches p.
+// Bytes before p arrive; a write that goes beyond p fails.
 func CutAt(p Point) Rule { return breakAt(p, cut) }
 
-// HalfOpenAt returns a Rule that makes the link of p half-open at that point, as [Link.HalfOpen] does.
+// HalfOpenAt returns a Rule that makes the link of p half-open, as [Link.HalfOpen] does, when the
+// traffic reaches p. Bytes before p arrive.
 func HalfOpenAt(p Point) Rule { return breakAt(p, halfOpen) }
 
 func breakAt(p Point, kind faultKind) Rule {
@@ -96,27 +99,27 @@ const (
 	anywhere = -1 // bytes of a point that counts frames
 )
 
-// AfterFrames returns the point after the first n frames that an end of a link writes. For n = 0 it is
-// before the first byte.
+// AfterFrames returns the point directly after the first n frames that the end from of the link
+// with that number writes. If n is 0 the point is before the first byte.
 func AfterFrames(link int, from End, n int) Point {
 	return Point{link: link, from: from, frames: n, offset: boundary, bytes: anywhere}
 }
 
-// WithinFrame returns a point in the frame with that index, counted from 0, of those that an end of a
-// link writes: after the header of the frame and the given number of bytes of its body, at most all of
-// them.
+// WithinFrame returns a point in the bytes that the end from of the link with that number writes:
+// within the frame with the given index, counted from 0, after its header and the given number of
+// bytes of its body. If the body is shorter, the point is at its end.
 func WithinFrame(link int, from End, frame int, bytes int64) Point {
 	return Point{link: link, from: from, frames: frame, offset: bytes, bytes: anywhere}
 }
 
-// AfterBytes returns the point after the first n bytes of the bodies of the frames that an end of a
-// link writes.
+// AfterBytes returns the point directly after the first n bytes that the end from of the link with
+// that number writes. Only the bodies of frames count, not their headers.
 func AfterBytes(link int, from End, n int64) Point {
 	return Point{link: link, from: from, bytes: n}
 }
 
-// reached reports in ok whether p is directly after what was sent. offset is always boundary: the
-// position is not within a frame.
+// reached reports in ok whether p is directly after the frames counted in sent. offset is always
+// boundary, because such a point is not within a frame.
 func (p Point) reached(sent Counts) (offset int64, ok bool) {
 	if p.bytes != anywhere {
 		return boundary, sent.Bytes == p.bytes
@@ -124,8 +127,9 @@ func (p Point) reached(sent Counts) (offset int64, ok bool) {
 	return boundary, p.offset == boundary && sent.Frames == p.frames
 }
 
-// inside reports in ok whether p is in the body of the next frame, whose body has size bytes, and
-// returns the offset of p in that body. sent counts the frames before.
+// inside reports in ok whether p is within the next frame, whose body has size bytes, and returns
+// the offset of p in that body. sent counts the frames before it. If ok is false, offset has no
+// meaning.
 func (p Point) inside(sent Counts, size int64) (offset int64, ok bool) {
 	if p.bytes != anywhere {
 		offset = p.bytes - sent.Bytes

@@ -45,30 +45,32 @@ type Network struct {
 // first.
 type ends struct{ dialled, accepted string }
 
-// New returns a Network that wraps inner and applies all rules to each new link.
+// New returns a Network that wraps the transport inner and applies rules to each new link, in
+// order. It retains rules.
 func New(inner transport.Transport, rules ...Rule) *Network {
 	return &Network{inner: inner, rules: rules, byEnd: make(map[ends]*Link)}
 }
 
-// Links returns all links so far, in the order of their numbers, including those that have ended. The
-// slice is a copy.
+// Links returns a new list of all links so far, in the order of their numbers, including those that
+// have ended.
 func (n *Network) Links() []*Link {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return append([]*Link(nil), n.links...)
 }
 
-// Viable calls the wrapped transport.
+// Viable returns the result of Viable of the wrapped transport.
 func (n *Network) Viable() error { return n.inner.Viable() }
 
-// DomainDescriptor calls the wrapped transport.
+// DomainDescriptor returns the domain descriptor of the wrapped transport.
 func (n *Network) DomainDescriptor() string { return n.inner.DomainDescriptor() }
 
-// CanCommunicate calls the wrapped transport.
+// CanCommunicate returns the result of CanCommunicate of the wrapped transport.
 func (n *Network) CanCommunicate(remote string) bool { return n.inner.CanCommunicate(remote) }
 
-// Listen listens on the wrapped transport. The connections that the listener accepts are subject to the
-// rules.
+// Listen listens at addr on the wrapped transport and returns the listener, whose errors are those
+// of the wrapped transport. The connections that it accepts are ends of links, to which the rules
+// apply.
 func (n *Network) Listen(ctx context.Context, addr string) (transport.Listener, error) {
 	l, err := n.inner.Listen(ctx, addr)
 	if err != nil {
@@ -77,7 +79,9 @@ func (n *Network) Listen(ctx context.Context, addr string) (transport.Listener, 
 	return &listener{Listener: l, network: n}, nil
 }
 
-// Dial dials on the wrapped transport. The connection is subject to the rules; dialling itself is not.
+// Dial dials addr on the wrapped transport and returns the connection as an end of a link, to which
+// the rules apply. Dialling itself is neither delayed nor broken. The error is that of the wrapped
+// transport.
 func (n *Network) Dial(ctx context.Context, addr string) (transport.Conn, error) {
 	c, err := n.inner.Dial(ctx, addr)
 	if err != nil {
@@ -86,8 +90,8 @@ func (n *Network) Dial(ctx context.Context, addr string) (transport.Conn, error)
 	return n.attach(c, Dialled), nil
 }
 
-// Advertise calls the wrapped transport if that is a [transport.AddressTranslator], and else
-// returns addr.
+// Advertise returns the result of Advertise of the wrapped transport if that is a
+// [transport.AddressTranslator], and otherwise addr.
 func (n *Network) Advertise(addr string, c transport.Conn) string {
 	if t, ok := n.inner.(transport.AddressTranslator); ok {
 		return t.Advertise(addr, c)
@@ -95,8 +99,17 @@ func (n *Network) Advertise(addr string, c transport.Conn) string {
 	return addr
 }
 
-// Reach calls the wrapped transport if that is a [transport.AddressTranslator], and else returns
-// addr.
+// AdvertiseAt calls the wrapped transport if that is a [transport.AddressTranslator], and else
+// returns addr and true.
+func (n *Network) AdvertiseAt(addr, local string) (string, bool) {
+	if t, ok := n.inner.(transport.AddressTranslator); ok {
+		return t.AdvertiseAt(addr, local)
+	}
+	return addr, true
+}
+
+// Reach returns the result of Reach of the wrapped transport if that is a
+// [transport.AddressTranslator], and otherwise addr.
 func (n *Network) Reach(addr string, c transport.Conn) string {
 	if t, ok := n.inner.(transport.AddressTranslator); ok {
 		return t.Reach(addr, c)
@@ -104,14 +117,16 @@ func (n *Network) Reach(addr string, c transport.Conn) string {
 	return addr
 }
 
-// IsLocal calls the wrapped transport if that is a [transport.Local], and else returns false.
+// IsLocal returns the result of IsLocal of the wrapped transport if that is a [transport.Local],
+// and otherwise false.
 func (n *Network) IsLocal(addr string) bool {
 	l, ok := n.inner.(transport.Local)
 	return ok && l.IsLocal(addr)
 }
 
-// attach returns inner as one end of a link. The first end creates the link; the second one finds it by
-// the addresses. Either end may be attached first, and the system may reuse the addresses of an older
+// attach returns a connection that applies the rules to inner, as one end of a link, and owns
+// inner. The end that is attached first creates the link; the other end finds it by the addresses
+// of inner. If the addresses are those of an older link that has both ends, attach creates a new
 // link.
 func (n *Network) attach(inner transport.Conn, end End) transport.Conn {
 	key := ends{dialled: inner.LocalAddr(), accepted: inner.RemoteAddr()}

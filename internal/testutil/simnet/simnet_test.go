@@ -49,7 +49,7 @@ func TestConformance(t *testing.T) {
 	}
 }
 
-// connect returns the two ends of a new link of n, closed with the test.
+// connect returns the two ends of a new link of n, which are closed at the end of the test.
 func connect(t *testing.T, n *simnet.Network) (dialled, accepted transport.Conn) {
 	t.Helper()
 	l, err := n.Listen(t.Context(), "")
@@ -76,7 +76,8 @@ func readFrame(c transport.Conn) (string, error) {
 	return string(p), c.ReadBody(p)
 }
 
-// readAll returns the frames and the error with which the connection ends.
+// readAll reads frames from c until an error, and returns the bodies of the frames and that error,
+// which is io.EOF after an orderly end.
 func readAll(c transport.Conn) (frames []string, err error) {
 	for {
 		n, err := c.NextFrame()
@@ -99,8 +100,10 @@ func wantReset(t *testing.T, link int, err error) {
 	require.Equal(t, link, typed.Link)
 }
 
-// runRequests runs three requests with their replies. It returns what each end read and the error
-// with which it ended.
+// runRequests makes one end of a new link of n send three requests, one after the other, and the
+// other end reply to each. It returns the requests and replies that arrived, and the error with
+// which each end stopped: nil for a client that has got all replies, io.EOF for a server after an
+// orderly end.
 func runRequests(t *testing.T, n *simnet.Network) (requests, replies []string, clientErr, serverErr error) {
 	dialled, accepted := connect(t, n)
 	var peer sync.WaitGroup
@@ -133,8 +136,8 @@ func runRequests(t *testing.T, n *simnet.Network) (requests, replies []string, c
 	return requests, replies, clientErr, serverErr
 }
 
-// TestCutAtEveryFrame counts the frames of a scenario and repeats it with a fault after
-// each of them, as tests of other packages do.
+// A scenario whose frames were counted once can be repeated with a cut after each of its frames:
+// exactly the frames before the cut arrive, and the client gets a reset.
 func TestCutAtEveryFrame(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		whole := over()
@@ -200,7 +203,8 @@ func TestCutWithinAFrame(t *testing.T) {
 	}
 }
 
-// The frames of a batch before the cut arrive.
+// If a link is cut between frames that are written together, the frames before the cut arrive, and
+// then a reset.
 func TestCutWithinABatch(t *testing.T) {
 	for n := range 4 {
 		w, r := connect(t, over(simnet.CutAt(simnet.AfterFrames(0, simnet.Dialled, n))))

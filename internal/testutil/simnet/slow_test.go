@@ -12,8 +12,9 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
 
-// times returns when each frame and the end of the stream reach c. In a bubble the clock advances
-// only while all goroutines are blocked.
+// times reads frames from c until io.EOF, and returns how long after the call each frame and the
+// end arrived. It is exact in a synctest bubble, whose clock advances only while all goroutines are
+// blocked.
 func times(t *testing.T, c transport.Conn) []time.Duration {
 	t.Helper()
 	began := time.Now()
@@ -28,7 +29,9 @@ func times(t *testing.T, c transport.Conn) []time.Duration {
 	}
 }
 
-// arriving returns when frames of these sizes arrive that are all written at once.
+// arriving writes frames of these sizes, all at once, to a new link with these rules, and closes
+// the writing end. It returns how long after the writes each frame and the end of the stream
+// arrive.
 func arriving(t *testing.T, sizes []int, rules ...simnet.Rule) (out []time.Duration) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {

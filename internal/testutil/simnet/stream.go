@@ -20,8 +20,9 @@ const readAhead = 64 << 10
 // [transport.Multiplexer].
 type framedConn struct{ *conn }
 
-// Stream implements [transport.Multiplexer]. Each Write of the stream counts as a frame whose header has
-// no bytes. c must not be used any more.
+// Stream implements [transport.Multiplexer]. It returns a stream over the connection c, to which
+// the rules of the link apply: each Write counts as a frame without a header. c must not be used
+// after that, unless Stream returns an error, which is that of the wrapped connection.
 func (c framedConn) Stream() (transport.Stream, error) {
 	inner, err := c.inner.(transport.Multiplexer).Stream()
 	if err != nil {
@@ -37,12 +38,13 @@ func (c framedConn) Stream() (transport.Stream, error) {
 	}, nil
 }
 
-// PrepareSession implements [transport.Multiplexer]. It does nothing: the session of Multiplex is one
-// of package mux.
+// PrepareSession implements [transport.Multiplexer]. It does nothing and returns nil, because
+// Multiplex needs no preparation.
 func (c framedConn) PrepareSession(transport.SessionConfig) error { return nil }
 
-// Multiplex implements [transport.Multiplexer] by a session on the stream of c. Each message of the
-// session is one Write, and so counts as a frame.
+// Multiplex implements [transport.Multiplexer]. It returns a session of package mux over the stream
+// of c. Each message of the session is one Write of that stream, and so counts as a frame. c must
+// not be used after that.
 func (c framedConn) Multiplex(cfg transport.SessionConfig) (transport.Session, error) {
 	s, err := c.Stream()
 	if err != nil {
@@ -127,8 +129,9 @@ func (s *stream) Read(p []byte) (int, error) {
 	return int(n), nil
 }
 
-// fill makes ahead not empty: it reads from the wrapped stream if nothing is buffered. The caller holds
-// s.reading.
+// fill reads from the wrapped stream into s.ahead, and blocks until there are bytes. If s.ahead
+// already has bytes it does nothing. The error is that of the wrapped stream; s.ahead is empty
+// then. The caller holds s.reading.
 func (s *stream) fill() error {
 	if s.buf == nil {
 		s.buf = make([]byte, readAhead)
@@ -185,15 +188,16 @@ type cursor struct {
 	read      int64 // bytes read of it, header included
 }
 
-// position returns the position of the reader after it has read the given number of further bytes. A
-// position within the header is that of the beginning of the body.
+// position returns the position that the reader will have after it has read more further bytes. A
+// position within the header counts as the beginning of the body.
 func (c *cursor) position(more int64) position {
 	return position{frame: c.frame, offset: max(0, c.read+more-c.frameInfo.header)}
 }
 
-// next moves c, a position in what the end from wrote, to the next frame if it is at the end of one. It
-// returns when the next byte arrives, and its position. size is the size of the next frame if that was
-// not written through the network.
+// next moves c, a position in the bytes that the end from has written, to the beginning of the next
+// frame if c is at the end of one. It returns the time at which the byte after c arrives, and the
+// position after that byte. If the next frame was not written through the network, its body has
+// size bytes. It takes l.mu.
 func (l *Link) next(from End, c *cursor, size int64) (arrives time.Time, at position) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -203,9 +207,9 @@ func (l *Link) next(from End, c *cursor, size int64) (arrives time.Time, at posi
 	return c.frameInfo.arrives, c.position(1)
 }
 
-// take advances c, a position in what the end from wrote, by up to want bytes, but not beyond the end
-// of the frame or a position that is held back, and returns by how many. The first byte must have
-// arrived; take advances by at least one.
+// take advances c, a position in the bytes that the end from has written, and returns by how many
+// bytes: at most want, and not beyond the end of the frame or a position that is held back, but at
+// least one. The caller must know that the first byte has arrived. It takes l.mu.
 func (l *Link) take(from End, c *cursor, want int64) int64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -12,7 +12,8 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
 
-// streams returns the two ends of a new link of n as streams of bytes.
+// streams returns the two ends of a new link of n as byte streams, which are closed at the end of
+// the test.
 func streams(t *testing.T, n *simnet.Network) (dialled, accepted transport.Stream) {
 	t.Helper()
 	d, a := connect(t, n)
@@ -39,7 +40,8 @@ func TestWritesCountAsFrames(t *testing.T) {
 	require.Equal(t, simnet.Counts{Frames: 3, Bytes: 8}, n.Links()[0].Sent(simnet.Dialled))
 }
 
-// A stream can be cut after each write and after each byte.
+// A stream can be cut after each Write, within a Write and after each byte: exactly the bytes
+// before the cut arrive, and then both ends get a reset.
 func TestCutWithinAStream(t *testing.T) {
 	const all = "abcdef"
 	for name, tc := range map[string]struct {
@@ -121,8 +123,8 @@ func TestHalfOpenStream(t *testing.T) {
 	})
 }
 
-// runSession opens two streams of a session, with one request and reply on each. It returns the error
-// with which each end ended.
+// runSession makes a session over a new link of n, and sends a request and its reply on each of two
+// streams. It returns the error with which each end stopped, or nil.
 func runSession(t *testing.T, n *simnet.Network) (clientErr, serverErr error) {
 	d, a := connect(t, n)
 	client, err := d.(transport.Multiplexer).Multiplex(transport.SessionConfig{MaxStreams: 2, Client: true})
@@ -168,7 +170,7 @@ func runServer(t *testing.T, s transport.Session) error {
 	}
 }
 
-// A session can be cut within each of its messages.
+// If the link of a session is cut after any byte that one of its ends sends, both ends get a reset.
 func TestCutAtEveryMessageOfASession(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		whole := over()

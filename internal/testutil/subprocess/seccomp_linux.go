@@ -22,9 +22,10 @@ const (
 	argumentsOffset = 16
 )
 
-// DenySyscall makes the system call with the number call, if its arguments fulfil all conditions, fail
-// with reason, in all threads of this process and in the processes that it starts from now on. It
-// cannot be undone. The error is that of the kernel.
+// DenySyscall makes the system call with the number call fail with the error reason if its
+// arguments fulfil all conditions in arguments. This applies to all threads of this process and to
+// processes that it starts later, and cannot be undone. The error is that with which the kernel has
+// rejected the filter; nothing is denied then.
 func DenySyscall(call uint32, reason syscall.Errno, arguments ...Argument) error {
 	program := filter(call, reason, arguments)
 	loaded := unix.SockFprog{Len: uint16(len(program)), Filter: &program[0]}
@@ -41,9 +42,9 @@ func DenySyscall(call uint32, reason syscall.Errno, arguments ...Argument) error
 	return nil
 }
 
-// filter returns a seccomp program that makes the system call fail with reason. It compares the number
-// and the arguments one after the other; at the first difference it jumps to its last instruction,
-// which allows the call.
+// filter returns a seccomp program that makes the system call with the number call fail with reason
+// if its arguments fulfil all conditions. The program compares the number and the arguments one
+// after the other; at the first difference it jumps to its last instruction, which allows the call.
 func filter(call uint32, reason syscall.Errno, arguments []Argument) []unix.SockFilter {
 	words := append(make([][2]uint32, 0, 1+len(arguments)), [2]uint32{numberOffset, call})
 	for _, a := range arguments {

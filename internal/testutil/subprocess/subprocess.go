@@ -12,10 +12,10 @@ import (
 // variable is the environment variable that names the only test of a process.
 const variable = "TENSORPIPE_TEST_SUBPROCESS"
 
-// InChild runs the calling test in a child process. In the child it returns true, and the test does its
-// work. In the parent it starts the child, after calling setUp on its command, waits until it has
-// exited, and returns false if the test passed there; if the test failed or was skipped in the child,
-// InChild fails or skips it in the parent and does not return.
+// InChild runs the calling test t in a child process. In the child it returns true, and the test
+// does its work. In the parent it calls each setUp with t and the command of the child, runs the
+// child until it has exited, and returns false if the test passed there. If the test failed or was
+// skipped in the child, InChild fails or skips t in the parent and does not return.
 func InChild(t *testing.T, setUp ...func(*testing.T, *exec.Cmd)) bool {
 	t.Helper()
 	if os.Getenv(variable) == t.Name() {

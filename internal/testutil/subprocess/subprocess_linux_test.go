@@ -13,7 +13,8 @@ import (
 
 func TestMain(m *testing.M) { leakcheck.Main(m) }
 
-// A call that is denied in the child succeeds in the parent.
+// A system call that the child has denied fails there with the chosen error, and still succeeds in
+// the parent.
 func TestDenyCall(t *testing.T) {
 	if !subprocess.InChild(t) {
 		_, err := unix.Getpriority(unix.PRIO_PROCESS, 0)
@@ -25,7 +26,7 @@ func TestDenyCall(t *testing.T) {
 	require.ErrorIs(t, err, unix.EXDEV)
 }
 
-// A call is denied only if all its arguments match.
+// A system call that is denied with conditions fails only if all its arguments fulfil them.
 func TestDenyArguments(t *testing.T) {
 	if !subprocess.InChild(t) {
 		return
@@ -42,7 +43,7 @@ func TestDenyArguments(t *testing.T) {
 	require.NotErrorIs(t, err, unix.EXDEV)
 }
 
-// A test that is skipped in the child is skipped in the parent.
+// InChild skips the test in the parent if the test was skipped in the child.
 func TestSkippedInChild(t *testing.T) {
 	skipped := false
 	t.Run("inner", func(t *testing.T) {

@@ -24,7 +24,7 @@ func TestStartBlocked(t *testing.T) {
 	require.Equal(t, "open", Finish(t, result))
 }
 
-// A call that returns at once fails the test.
+// StartBlocked fails the test if the call returns instead of blocking.
 func TestStartBlockedReturns(t *testing.T) {
 	d := &endingTB{TB: t}
 	done := make(chan struct{})

@@ -35,7 +35,8 @@ func TestWaitIdle(t *testing.T) {
 	})
 }
 
-// The result is the minimum of all measurements, or the first that is small enough.
+// CPUShare returns the first measurement below the argument enough or, if there is none in ten, the
+// smallest one.
 func TestCPUShare(t *testing.T) {
 	for _, c := range []struct {
 		shares       []float64 // of each measurement
@@ -61,7 +62,7 @@ func TestCPUShare(t *testing.T) {
 	}
 }
 
-// CPU time grows while this process works, and hardly while it is blocked.
+// The CPU time grows while the process works, and WaitIdle returns when it does not grow any more.
 func TestCPUTime(t *testing.T) {
 	before := cpuTime()
 	for cpuTime() == before {
@@ -70,7 +71,7 @@ func TestCPUTime(t *testing.T) {
 	WaitIdle(t)
 }
 
-// A stopped process answers only after SIGCONT.
+// After StopProcess a process does not reply until it gets SIGCONT.
 func TestStopProcess(t *testing.T) {
 	cmd := exec.Command("cat")
 	in, err := cmd.StdinPipe()

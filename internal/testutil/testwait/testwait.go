@@ -16,21 +16,23 @@ import (
 // considered blocked forever.
 const Limit = 30 * time.Second
 
-// Start calls f on a new goroutine and returns a channel that receives its result, for [Finish].
+// Start calls f on a new goroutine and returns a channel that receives the result of f, for
+// [Finish]. The goroutine ends when f returns, even if the result is never received.
 func Start[T any](f func() T) <-chan T {
 	ch := make(chan T, 1)
 	go func() { ch <- f() }()
 	return ch
 }
 
-// Finish blocks until ch has a value and returns it. If none arrives within [Limit] it ends the test,
-// as Fatal does.
+// Finish blocks until it receives a value from ch and returns it. If none arrives within [Limit],
+// it fails the test, as Fatal does.
 func Finish[T any](t testing.TB, ch <-chan T) T {
 	t.Helper()
 	return FinishWithin(t, Limit, ch)
 }
 
-// FinishWithin is Finish with another limit, for values that need more than one call.
+// FinishWithin blocks until it receives a value from ch and returns it. If none arrives within
+// limit, it fails the test, as Fatal does.
 func FinishWithin[T any](t testing.TB, limit time.Duration, ch <-chan T) T {
 	t.Helper()
 	blocked := time.NewTimer(limit)
@@ -44,11 +46,12 @@ func FinishWithin[T any](t testing.TB, limit time.Duration, ch <-chan T) T {
 	}
 }
 
-// StartBlocked is [Start] for a call that must block: it returns after f has blocked within the method
-// of that name. It ends the test, as Fatal does, if f returns before, or does not block within [Limit].
+// StartBlocked calls f on a new goroutine, like [Start], and returns the channel for its result
+// once f is blocked within the method with that name. It fails the test, as Fatal does, if f
+// returns before that, or does not block there within [Limit].
 //
-// It reads the stack of the goroutine, since nothing else distinguishes a call that is blocked from one
-// that has not begun.
+// It reads the stack of the goroutine, since nothing else distinguishes a call that is blocked from
+// one that has not begun.
 func StartBlocked[T any](t testing.TB, method string, f func() T) <-chan T {
 	t.Helper()
 	name := make(chan string, 1)
@@ -78,8 +81,8 @@ func goroutine() string {
 	return name
 }
 
-// stackOf returns the state of the named goroutine, such as "select", and the text of its stack. Both
-// are empty if the goroutine has ended.
+// stackOf returns the state, such as "select", and the text of the stack of the goroutine with that
+// name, such as "goroutine 7". Both are "" if the goroutine has ended.
 func stackOf(goroutine string) (state, calls string) {
 	buf := make([]byte, 64<<10)
 	n := runtime.Stack(buf, true)

@@ -32,8 +32,9 @@ type Watchdog struct {
 	timer   *time.Timer
 }
 
-// Watch starts a Watchdog for t and returns it. It stops when the cleanups that t registers later have
-// run. A limit of 0 stands for [TestLimit].
+// Watch starts a Watchdog, which fails t if t is not over after limit, and returns it. If limit is
+// 0, [TestLimit] applies. The Watchdog stops at the end of t, after the cleanups that t registers
+// later.
 func Watch(t testing.TB, limit time.Duration) *Watchdog {
 	w := &Watchdog{t: t, limit: cmp.Or(limit, TestLimit)}
 	w.expired, w.expire = context.WithCancel(context.Background())
@@ -44,8 +45,9 @@ func Watch(t testing.TB, limit time.Duration) *Watchdog {
 	return w
 }
 
-// CloseOnTimeout makes the Watchdog close c when the test exceeds its limit, or now if it has. The test
-// may close c itself too, so a second Close must be harmless.
+// CloseOnTimeout makes the Watchdog close c when the test exceeds its limit; if it has done so
+// already, c is closed now, on another goroutine. The Watchdog retains c. The test may close c too,
+// so a second Close must be harmless.
 func (w *Watchdog) CloseOnTimeout(c io.Closer) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -56,16 +58,18 @@ func (w *Watchdog) CloseOnTimeout(c io.Closer) {
 	w.closers = append(w.closers, c)
 }
 
-// Context returns a context for one call, which ends when ctx ends or the test exceeds its limit. The
-// caller must call free after the call.
+// Context returns a context, derived from ctx, that ends when ctx ends or when the test exceeds its
+// limit. The caller must call free when it does not use the context any more, which ends the
+// context.
 func (w *Watchdog) Context(ctx context.Context) (bound context.Context, free func()) {
 	bound, cancel := context.WithCancel(ctx)
 	unlink := context.AfterFunc(w.expired, cancel)
 	return bound, func() { unlink(); cancel() }
 }
 
-// onLimit marks the test as failed and calls Close of each closer on its own goroutine, since a broken
-// Close may block as well. It does nothing if the test has ended.
+// onLimit marks the test as failed, ends the contexts of Context, and calls Close of each closer on
+// a goroutine of its own, because a broken Close may block too. It then starts a timer for
+// panicIfRunning. If the test has ended, it does nothing. It takes w.mu.
 func (w *Watchdog) onLimit() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -80,8 +84,9 @@ func (w *Watchdog) onLimit() {
 	w.timer = time.AfterFunc((panicAfter-1)*w.limit, w.panicIfRunning)
 }
 
-// panicIfRunning panics if the test has not ended, which prints the name of the test and all stacks. A
-// single test cannot be ended from outside, and the timeout of package testing would come much later.
+// panicIfRunning panics if the test has not ended, which prints the name of the test and the stacks
+// of all goroutines. A single test cannot be ended from outside, and the timeout of package testing
+// would come much later.
 func (w *Watchdog) panicIfRunning() {
 	w.mu.Lock()
 	defer w.mu.Unlock()

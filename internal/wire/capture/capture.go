@@ -52,7 +52,8 @@ type Event struct {
 	End   bool   // nothing more follows in this direction; Frame is nil
 }
 
-// Load reads the recording at path.
+// Load reads the recording in the file at path. The error is that of reading the file or, with the
+// path, that of Parse.
 func Load(path string) (*Capture, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -65,8 +66,11 @@ func Load(path string) (*Capture, error) {
 	return c, nil
 }
 
-// Parse reads a recording from JSON: the addresses of the listeners, and a log of time, listener,
-// connection, direction and bytes in hexadecimal, which are missing at the end of a stream.
+// Parse decodes text, the JSON of a recording, and returns the recording with the bytes divided
+// into frames. The JSON has the addresses of the listeners, and a log whose entries are time,
+// listener, connection, direction and bytes in hexadecimal; an entry without bytes is the end of a
+// stream. Parse returns an error if text is malformed or a stream ends within a frame. The result
+// does not alias text.
 func Parse(text []byte) (*Capture, error) {
 	var file struct {
 		Addrs []string
@@ -97,7 +101,8 @@ type chunk struct {
 	bytes          string
 }
 
-// UnmarshalJSON reads a chunk from its array.
+// UnmarshalJSON implements json.Unmarshaler: it sets *c from p, an array of five fields. It returns
+// an error if a field has the wrong type or the number of fields is not five.
 func (c *chunk) UnmarshalJSON(p []byte) error {
 	fields := []any{&c.seconds, &c.listener, &c.conn, &c.dir, &c.bytes}
 	if err := json.Unmarshal(p, &fields); err != nil {
@@ -143,8 +148,9 @@ func (b *builder) add(c chunk) error {
 	return nil
 }
 
-// admit checks a chunk and creates its connection. Connections may appear in another order than they
-// were made in.
+// admit returns an error if the direction, the listener or the connection of c is invalid.
+// Otherwise it makes sure that the recording has the connection, and sets the connection's
+// listener. Connections need not appear in the order of their numbers.
 func (b *builder) admit(c chunk) error {
 	switch {
 	case c.dir != ToServer && c.dir != ToClient:
@@ -171,7 +177,8 @@ func (b *builder) pass(s stream, frame []byte) {
 	b.capture.Events = append(b.capture.Events, Event{Conn: s.conn, Dir: s.dir, Frame: frame})
 }
 
-// split divides a stream into frames and the remaining bytes.
+// split divides p, bytes of a stream, into frames without their lengths, and the remaining bytes,
+// which are not a whole frame. The results are slices of p.
 func split(p []byte) (frames [][]byte, rest []byte) {
 	for len(p) >= 8 {
 		size := binary.LittleEndian.Uint64(p)

@@ -45,7 +45,7 @@ func size(c *Capture) (n int) {
 	return n
 }
 
-// replay builds the connections again from the events.
+// replay returns the connections of c, built from its events alone.
 func replay(c *Capture) []Connection {
 	conns := make([]Connection, len(c.Connections))
 	for i := range conns {

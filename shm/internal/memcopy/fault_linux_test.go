@@ -9,7 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A fault during a copy is a panic if the caller has enabled that, as with copy.
+// A fault during a copy is a panic, as with the built-in copy, if the caller has enabled such
+// panics (debug.SetPanicOnFault).
 func TestCopyFault(t *testing.T) {
 	f, err := os.CreateTemp(t.TempDir(), "")
 	require.NoError(t, err)

@@ -11,9 +11,10 @@ package memcopy
 // minSize is the size in bytes from which the functions are faster than copy.
 const minSize = 4 << 10
 
-// NonTemporal copies src to dst past the caches and returns the number of bytes copied, the smaller
-// of both lengths. dst and src must not overlap. It is for pieces that do not fit into the caches,
-// or are not accessed soon.
+// NonTemporal copies src to dst with stores that bypass the caches, and returns the number of bytes
+// copied, the smaller of both lengths. dst and src must not overlap. It is for pieces that do not
+// fit into the caches, or are not accessed soon. It is the built-in copy below 4 KiB and where the
+// processor or the build lacks such stores.
 func NonTemporal(dst, src []byte) int {
 	n := min(len(dst), len(src))
 	if n < minSize || !hasNonTemporal {
@@ -27,9 +28,10 @@ func NonTemporal(dst, src []byte) int {
 	return n
 }
 
-// FastString copies src to dst through the caches with the string instruction, which writes lines
-// without reading them first. It returns the number of bytes copied, the smaller of both lengths.
-// dst and src must not overlap. It is for pieces that another processor reads at once.
+// FastString copies src to dst through the caches with the processor's string instruction, which
+// does not read the lines of dst first. It returns the number of bytes copied, the smaller of both
+// lengths. dst and src must not overlap. It is for pieces that another processor reads at once. It
+// is the built-in copy below 4 KiB and where that instruction is not fast or the build lacks it.
 func FastString(dst, src []byte) int {
 	n := min(len(dst), len(src))
 	if n < minSize || !hasFastString {

@@ -16,8 +16,8 @@ var (
 // block is the number of bytes that nonTemporal copies at a time.
 const block = 128
 
-// misaligned returns the number of bytes before the first cache line that begins in p, 0 to 63. p
-// must not be empty.
+// misaligned returns the number of bytes, 0 to 63, from the start of p to the next address that is
+// a multiple of 64, where a cache line begins. p must not be empty.
 func misaligned(p []byte) int { return int(-uintptr(unsafe.Pointer(&p[0])) % 64) }
 
 // nonTemporal copies n bytes from src to dst with stores that bypass the caches. n is a positive

@@ -45,7 +45,7 @@ func TestCopy(t *testing.T) {
 	}
 }
 
-// The smaller length determines how much is copied.
+// Both functions copy as many bytes as the shorter of dst and src has.
 func TestCopyTheShorter(t *testing.T) {
 	for _, k := range kinds {
 		long, short := bytes.Repeat([]byte{1}, 10_000), bytes.Repeat([]byte{2}, 9_000)

@@ -17,8 +17,9 @@ const inbox = 2 << 20
 // last begins the last message of a benchmark.
 const last = 0xff
 
-// newMover returns a function that moves one message, in guarded transactions until all of it is
-// moved.
+// newMover returns a function that moves all of p by calls of move, which reads or writes at side.
+// Each call is in a transaction of its own, within segment.Guard. While move moves nothing, the
+// function yields the processor.
 func newMover(side *ring.End, move func([]byte) (int, error)) func(p []byte) error {
 	return func(p []byte) error {
 		for len(p) > 0 {
@@ -46,7 +47,8 @@ func writer(r *ring.Ring) func([]byte) error { p := r.Producer(); return newMove
 
 func reader(r *ring.Ring) func([]byte) error { c := r.Consumer(); return newMover(&c.End, c.Read) }
 
-// echo sends messages of a size back through the second ring, until the last one.
+// echo is the child process of round trips: it reads messages of that size from the first ring and
+// writes them to the second one, until a message begins with the byte last.
 func echo(size uint64) error {
 	in, err := mapped(received)
 	if err != nil {
@@ -67,7 +69,8 @@ func echo(size uint64) error {
 	}
 }
 
-// sink reads messages of a size until the last one.
+// sink is the child process of one-way transfers: it reads messages of that size until one begins
+// with the byte last.
 func sink(size uint64) error {
 	in, err := mapped(received)
 	if err != nil {
@@ -82,8 +85,9 @@ func sink(size uint64) error {
 	return nil
 }
 
-// startPeer starts a child process that exits after a message which begins with last, at the end of
-// the benchmark.
+// startPeer starts a child process in the role name on the rings, and returns a function that
+// writes a message to the first ring. At the end of the benchmark it writes a message that begins
+// with the byte last, and waits until the child exits.
 func startPeer(b *testing.B, name string, size int, rings ...*shared) (write func([]byte) error) {
 	cmd := peer(b, name, uint64(size), rings...)
 	require.NoError(b, cmd.Start())
@@ -136,7 +140,8 @@ func BenchmarkOneWay(b *testing.B) {
 	}
 }
 
-// BenchmarkTransactions writes and reads 8 bytes in one process.
+// BenchmarkTransactions measures a transaction that writes 8 bytes and one that reads them, in one
+// process.
 func BenchmarkTransactions(b *testing.B) {
 	for name, call := range map[string]func(func() error, ...[]byte) error{"bare": nil, "guarded": segment.Guard} {
 		b.Run(name, func(b *testing.B) {
@@ -157,7 +162,8 @@ func BenchmarkTransactions(b *testing.B) {
 	}
 }
 
-// exchanger returns a function that moves 8 bytes through a ring.
+// exchanger returns a function that writes 8 bytes to r in one transaction and reads them in
+// another.
 func exchanger(r *ring.Ring) func() error {
 	p, c := r.Producer(), r.Consumer()
 	var record [8]byte

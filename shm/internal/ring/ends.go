@@ -11,7 +11,8 @@ import (
 // [End.Begin].
 type Producer struct{ End }
 
-// Producer returns a new producer of r, which has begun no transaction. It uses the memory of r.
+// Producer returns a new producer of r, which has begun no transaction. It writes to the memory of
+// r, which must stay mapped while the producer is in use.
 func (r *Ring) Producer() *Producer {
 	return &Producer{End{
 		data:  r.data,
@@ -24,21 +25,22 @@ func (r *Ring) Producer() *Producer {
 	}}
 }
 
-// Free returns the number of bytes that can be written in addition to those of the current
-// transaction. Outside of a transaction another producer may use that space first. An error matches
-// [ErrCorrupt].
+// Free returns the number of bytes that can still be written. In a transaction, bytes already
+// written in it are not counted again. Outside of one, another producer may use that space first,
+// and the result is 0 if one does so during the call. The error matches [ErrCorrupt].
 func (p *Producer) Free() (int, error) { return p.available() }
 
-// Write copies as much of src into the ring as there is space for and returns how much that is,
-// possibly 0. The consumer sees it after Publish or Commit. The error is [ErrIdle] outside of a
-// transaction, or matches [ErrCorrupt].
+// Write copies as much of src into the ring as there is space for and returns the number of bytes
+// copied, possibly 0. The consumer sees them after Publish or Commit. The error is [ErrIdle]
+// outside of a transaction, or matches [ErrCorrupt].
 func (p *Producer) Write(src []byte) (int, error) {
 	first, second, err := p.Next(len(src))
 	return copy(first, src) + copy(second, src[len(first):]), err
 }
 
-// WriteAll is Write, but writes all of src or nothing. It returns [ErrShort] if there is too little
-// space.
+// WriteAll copies all of src into the ring, or nothing. The consumer sees the bytes after Publish
+// or Commit. The error is [ErrShort] if there is too little space, [ErrIdle] outside of a
+// transaction, or matches [ErrCorrupt].
 func (p *Producer) WriteAll(src []byte) error {
 	if err := p.requireAvailable(len(src)); err != nil {
 		return err
@@ -51,7 +53,8 @@ func (p *Producer) WriteAll(src []byte) error {
 // [End.Begin].
 type Consumer struct{ End }
 
-// Consumer returns a new consumer of r, which has begun no transaction. It uses the memory of r.
+// Consumer returns a new consumer of r, which has begun no transaction. It reads the memory of r,
+// which must stay mapped while the consumer is in use.
 func (r *Ring) Consumer() *Consumer {
 	return &Consumer{End{
 		data:  r.data,
@@ -63,21 +66,22 @@ func (r *Ring) Consumer() *Consumer {
 	}}
 }
 
-// Readable returns the number of bytes that can be read in addition to those of the current
-// transaction. Outside of a transaction another consumer may read them first. An error matches
-// [ErrCorrupt].
+// Readable returns the number of bytes that can still be read. In a transaction, bytes already read
+// in it are not counted again. Outside of one, another consumer may read these bytes first, and the
+// result is 0 if one does so during the call. The error matches [ErrCorrupt].
 func (c *Consumer) Readable() (int, error) { return c.available() }
 
-// Read copies bytes from the ring to dst and returns how many, possibly 0: as many as are available
-// and fit. The producer may reuse their space after Publish or Commit. The error is [ErrIdle]
+// Read copies as many bytes from the ring to dst as are available and fit, and returns how many,
+// possibly 0. The producer may reuse their space after Publish or Commit. The error is [ErrIdle]
 // outside of a transaction, or matches [ErrCorrupt].
 func (c *Consumer) Read(dst []byte) (int, error) {
 	first, second, err := c.Next(len(dst))
 	return copy(dst, first) + copy(dst[len(first):], second), err
 }
 
-// ReadAll is Read, but fills dst completely or reads nothing. It returns [ErrShort] if fewer bytes
-// are available.
+// ReadAll fills dst with bytes from the ring, or reads nothing. The producer may reuse their space
+// after Publish or Commit. The error is [ErrShort] if fewer bytes are available, [ErrIdle] outside
+// of a transaction, or matches [ErrCorrupt].
 func (c *Consumer) ReadAll(dst []byte) error {
 	if err := c.requireAvailable(len(dst)); err != nil {
 		return err
@@ -115,8 +119,9 @@ type End struct {
 	limit uint64 // up to which bytes may be moved, as last read; it only grows
 }
 
-// Begin begins a transaction, which Commit or Cancel ends. It returns [ErrBusy] if this End or
-// another one in the same role is in a transaction.
+// Begin begins a transaction, which Commit or Cancel ends. It does not block. It returns [ErrBusy]
+// if this End is in a transaction, or another producer is (for a producer) or another consumer (for
+// a consumer).
 func (s *End) Begin() error {
 	failpoint.Here()
 	// The other role may change its byte of this word at any time.
@@ -129,8 +134,9 @@ func (s *End) Begin() error {
 	return nil
 }
 
-// Publish makes the bytes that were moved visible to the other role, and stays in the transaction.
-// Outside of a transaction it returns [ErrIdle].
+// Publish makes the effect of the transaction so far visible to the other role: the consumer can
+// read the bytes that were written, or the producer can reuse the space of those that were read.
+// The transaction goes on. Outside of a transaction it returns [ErrIdle].
 func (s *End) Publish() error {
 	if !s.begun {
 		return ErrIdle
@@ -142,8 +148,8 @@ func (s *End) Publish() error {
 	return nil
 }
 
-// Commit publishes the bytes that were moved and ends the transaction. Outside of a transaction it
-// returns [ErrIdle].
+// Commit publishes the bytes that were written or read, as Publish does, and ends the transaction.
+// Outside of a transaction it returns [ErrIdle].
 func (s *End) Commit() error {
 	if err := s.Publish(); err != nil {
 		return err
@@ -151,8 +157,8 @@ func (s *End) Commit() error {
 	return s.Cancel()
 }
 
-// Cancel ends the transaction and discards bytes that were moved and not published. Outside of a
-// transaction it returns [ErrIdle].
+// Cancel ends the transaction and undoes all that was not published: such bytes count as not
+// written, or as not read. Outside of a transaction it returns [ErrIdle].
 func (s *End) Cancel() error {
 	if !s.begun {
 		return ErrIdle
@@ -164,10 +170,11 @@ func (s *End) Cancel() error {
 	return nil
 }
 
-// Next returns the memory of the ring to read the next n bytes from or to write them to, less if
-// fewer are available, and counts these bytes as moved. Where the ring wraps, first ends and second
-// goes on. The slices are valid until Publish, Commit or Cancel. The error is [ErrIdle] outside of
-// a transaction, or matches [ErrCorrupt].
+// Next returns the memory of the ring from which a consumer reads the next n bytes, or to which a
+// producer writes them, less than n if fewer are available, and counts these bytes as read or
+// written. If the memory reaches the end of the ring it continues in second; otherwise second is
+// empty. The slices are valid until Publish, Commit or Cancel. The error is [ErrIdle] outside of a
+// transaction, or matches [ErrCorrupt].
 func (s *End) Next(n int) (first, second []byte, err error) {
 	if !s.begun {
 		return nil, nil, ErrIdle
@@ -189,9 +196,11 @@ func (s *End) Next(n int) (first, second []byte, err error) {
 	return s.data[from:to:to], s.data[:wrapped:wrapped], nil
 }
 
-// available returns the number of bytes that can be moved in addition to those of the current
-// transaction, from the counters in the header. An error matches [ErrCorrupt]: the counters are
-// impossible.
+// available returns the number of bytes that a producer can write, or a consumer can read, in
+// addition to those of the current transaction. It reads the counter of the other role from the
+// header and, outside of a transaction, its own. The error matches [ErrCorrupt] if the counters are
+// impossible. Outside of a transaction it returns 0 and nil if another End of the same role moved
+// that counter during the call.
 func (s *End) available() (int, error) {
 	at := s.own.Load()
 	if s.begun {
@@ -209,8 +218,9 @@ func (s *End) available() (int, error) {
 	return int(n), nil
 }
 
-// requireAvailable returns nil if at least n bytes can be moved, and [ErrShort] if fewer can. The
-// error is [ErrIdle] outside of a transaction, and matches [ErrCorrupt] if the header is invalid.
+// requireAvailable returns nil if at least n more bytes can be written or read, and [ErrShort] if
+// fewer can. The error is [ErrIdle] outside of a transaction, and matches [ErrCorrupt] if the
+// header is invalid.
 func (s *End) requireAvailable(n int) error {
 	if !s.begun {
 		return ErrIdle

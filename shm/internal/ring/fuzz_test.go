@@ -106,7 +106,9 @@ func (g *script) begin(who int) {
 	*mine = err == nil
 }
 
-// next calls Next, which returns want bytes in an honest ring.
+// next calls side.Next(n), checks that the slices lie within the ring, and returns them. It also
+// checks the error, and in a ring whose header was not overwritten that min(n, want) bytes were
+// returned. begun is true if side is in a transaction.
 func (g *script) next(side *ring.End, begun bool, n, want int) (first, second []byte) {
 	first, second, err := side.Next(n)
 	require.LessOrEqual(g.t, len(first)+len(second), min(n, arena))

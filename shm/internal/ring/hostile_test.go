@@ -54,7 +54,8 @@ func TestCorruptHeaders(t *testing.T) {
 	}
 }
 
-// Values of head and tail that no honest peer writes are errors, in and out of transactions.
+// Impossible values of head and tail are errors that match ErrCorrupt, in transactions and outside
+// of them.
 func TestCorruptMarkers(t *testing.T) {
 	for name, c := range map[string]struct{ tail, head uint64 }{
 		"more than fits":       {0, 17},
@@ -99,7 +100,7 @@ func TestCorruptMarkers(t *testing.T) {
 	}
 }
 
-// Head and tail can grow beyond 64 bits.
+// A ring works while its head and tail exceed 2^64 and begin again at 0.
 func TestMarkersWrap(t *testing.T) {
 	r, h, _ := local(t, 16)
 	binary.NativeEndian.PutUint64(h[24:], math.MaxUint64-3)
@@ -148,8 +149,8 @@ func TestWithoutTransaction(t *testing.T) {
 	require.Equal(t, before, string(h))
 }
 
-// A peer that keeps a role taken makes it busy. One that clears a flag that it has not set harms
-// only itself.
+// If a peer sets the flag of a role, Begin returns ErrBusy at this end. If a peer clears the flag
+// of this end's transaction, the transaction is not affected.
 func TestForeignFlags(t *testing.T) {
 	r, h, _ := local(t, 16)
 	p, c := r.Producer(), r.Consumer()

@@ -46,8 +46,9 @@ func runPeer(name string) error {
 	return peers[name](arg)
 }
 
-// peer prepares a child process that runs this test binary in a role on rings. The test waits until
-// it exits, or kills it after a time limit.
+// peer returns a command, not started yet, that runs this test binary in the role name with the
+// argument arg and the files of the rings. If the command still runs when the test ends, it is
+// killed.
 func peer(t testing.TB, name string, arg uint64, rings ...*shared) *exec.Cmd {
 	t.Helper()
 	require.Contains(t, peers, name)
@@ -86,12 +87,14 @@ func newShared(t testing.TB, size int) *shared {
 	return &shared{Ring: r, header: header, data: data}
 }
 
-// mapped maps the ring whose header is in file fd, and whose data is in the next one.
+// mapped maps the ring whose header is in the file with the descriptor fd, and whose data is in the
+// one with the next descriptor.
 func mapped(fd uintptr) (*shared, error) {
 	return mapFiles(os.NewFile(fd, "header"), os.NewFile(fd+1, "data"))
 }
 
-// mapFiles maps the two files of a ring, which stay open.
+// mapFiles maps the ring that consists of these two files. The caller keeps the files and closes
+// the segments of the result.
 func mapFiles(headerFile, dataFile *os.File) (*shared, error) {
 	header, err := segment.Map(headerFile, ring.HeaderSize)
 	if err != nil {

@@ -11,14 +11,15 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/shm/internal/ring"
 )
 
-// wantMarkers checks the tail and the head.
+// wantMarkers checks the values of the tail and the head in the header of a ring.
 func wantMarkers(t testing.TB, header []byte, tail, head uint64) {
 	t.Helper()
 	u64 := binary.NativeEndian.Uint64
 	require.Equal(t, []uint64{tail, head}, []uint64{u64(header[24:]), u64(header[32:])}, "tail and head")
 }
 
-// wantShort checks that the ring accepts no part of b.
+// wantShort checks that WriteAll of b returns ErrShort because b does not fit in the ring. The
+// transaction is cancelled.
 func wantShort(t testing.TB, p *ring.Producer, b string) {
 	t.Helper()
 	require.NoError(t, p.Begin())
@@ -26,7 +27,8 @@ func wantShort(t testing.TB, p *ring.Producer, b string) {
 	require.NoError(t, p.Cancel())
 }
 
-// wantRead begins a transaction and reads want in it.
+// wantRead begins a transaction of c and checks that the next bytes read in it are want. The
+// transaction stays open.
 func wantRead(t testing.TB, c *ring.Consumer, want string) {
 	t.Helper()
 	require.NoError(t, c.Begin())
@@ -35,7 +37,7 @@ func wantRead(t testing.TB, c *ring.Consumer, want string) {
 	require.Equal(t, want, string(b))
 }
 
-// wantCommitOnce commits a transaction, and checks that a second commit fails.
+// wantCommitOnce commits the transaction of c, and checks that a second Commit returns ErrIdle.
 func wantCommitOnce(t testing.TB, c *ring.Consumer) {
 	t.Helper()
 	require.NoError(t, c.Commit())
@@ -76,7 +78,8 @@ func testWriteCopy(t *testing.T) {
 	}
 }
 
-// A ring full of pairs is read in pieces of other sizes, and is empty then.
+// Pairs of bytes that fill a ring can be read in pieces of other sizes. After that the ring is
+// empty.
 func testReadMultipleElems(t *testing.T) {
 	r, _, _ := local(t, 256)
 	p, c := r.Producer(), r.Consumer()
@@ -99,7 +102,8 @@ func testReadMultipleElems(t *testing.T) {
 	require.Equal(t, 256, free(t, p))
 }
 
-// wrapped returns a ring of 8 bytes from which one byte was read: 8 more bytes wrap.
+// wrapped returns an empty ring of 8 bytes, its header and its data. One byte was written and read,
+// so the next 8 bytes continue at the beginning of the data.
 func wrapped(t *testing.T) (r *ring.Ring, header, data []byte) {
 	t.Helper()
 	r, header, data = local(t, 8)
@@ -128,7 +132,8 @@ func testCopyWrapping(t *testing.T) {
 	wantMarkers(t, header, 9, 9)
 }
 
-// A transaction that wraps is committed once, or cancelled and repeated.
+// A transaction whose bytes wrap around the end of the ring can be committed once, or cancelled and
+// repeated.
 func testReadTxWrappingOneCons(t *testing.T) {
 	r, header, _ := wrapped(t)
 	p, c := r.Producer(), r.Consumer()
@@ -159,8 +164,8 @@ func testReadTxWrappingOneCons(t *testing.T) {
 	require.Equal(t, "kept", get(t, c, 4))
 }
 
-// While one consumer is in a transaction the other one is busy. Bytes of a cancelled transaction
-// can be read by either.
+// While one consumer is in a transaction, Begin of another one returns ErrBusy. After a cancelled
+// transaction either of them can read the bytes.
 func testReadTxWrapping(t *testing.T) {
 	r, header, data := wrapped(t)
 	other, err := ring.Open(header, data)
@@ -185,7 +190,8 @@ func testReadTxWrapping(t *testing.T) {
 	wantMarkers(t, header, 17, 17)
 }
 
-// wantSpans reads up to n bytes in place, and compares them and the number of the remaining bytes.
+// wantSpans reads up to n bytes in place, and checks that Next returns the slices first and second,
+// and that the ring then has left more bytes.
 func wantSpans(t testing.TB, c *ring.Consumer, n int, first, second string, left int) {
 	t.Helper()
 	require.NoError(t, c.Begin())

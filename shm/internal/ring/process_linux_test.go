@@ -50,8 +50,8 @@ func TestParityOfProcesses(t *testing.T) {
 	})
 }
 
-// The bytes of a producer whose mappings are gone can be read by a consumer that maps the files
-// again.
+// Bytes that were written to a ring can be read by a consumer that maps its files again, after the
+// producer's mappings are gone.
 func testSameProcess(t *testing.T) {
 	const count = 2000
 	s := newShared(t, 256<<10)
@@ -96,8 +96,8 @@ func testTwoProcesses(t *testing.T) {
 // records is the number of records that each producer writes.
 const records = 20_000
 
-// produceRecords runs one of several producers of a ring: it writes records of its name and a
-// counter.
+// produceRecords is one of several child processes that write to a ring: it writes records that
+// consist of name and a counter. It retries while the ring is full or busy.
 func produceRecords(name uint64) error {
 	s, err := mapped(received)
 	if err != nil {
@@ -170,7 +170,7 @@ func consumeRecords(c *ring.Consumer, producers int) error {
 	return c.Cancel()
 }
 
-// scribbler writes to a header until it is killed.
+// scribbler is a child process that overwrites the header of a ring at random until it is killed.
 func scribbler(seed uint64) error {
 	s, err := mapped(received)
 	if err != nil {
@@ -182,7 +182,8 @@ func scribbler(seed uint64) error {
 	}
 }
 
-// scribble overwrites one field of a header with any value, or one that is nearly valid.
+// scribble overwrites a random field of a ring's header with a random value, or with a small one
+// that is nearly valid.
 func scribble(header []byte, random *rand.Rand) {
 	at := 8 * random.IntN(ring.HeaderSize/8)
 	value := random.Uint64()
@@ -195,7 +196,8 @@ func scribble(header []byte, random *rand.Rand) {
 	binary.NativeEndian.PutUint64(header[at:], value)
 }
 
-// While another process overwrites the header, calls return errors and nothing worse happens.
+// While another process overwrites the header, calls return errors of this package, and only bytes
+// within the ring.
 func TestScribblingPeer(t *testing.T) {
 	s := newShared(t, 128)
 	cmd := peer(t, "scribbler", 1, s)
@@ -206,7 +208,8 @@ func TestScribblingPeer(t *testing.T) {
 	require.Error(t, cmd.Wait())
 }
 
-// provokeErrors uses a ring until each kind of error has occurred often.
+// provokeErrors uses r until calls have succeeded, found a corrupt header and found a busy ring
+// often enough. It returns an error if a call has returned any other error.
 func provokeErrors(r *ring.Ring) error {
 	const often = 1000
 	seen := map[error]int{}
@@ -222,7 +225,8 @@ func provokeErrors(r *ring.Ring) error {
 	return nil
 }
 
-// kind returns the package's error that err matches.
+// kind returns the error variable of package ring that err matches, or err itself, which may be
+// nil, if it matches none.
 func kind(err error) error {
 	for _, k := range []error{ring.ErrCorrupt, ring.ErrBusy, ring.ErrShort, ring.ErrIdle, ring.ErrForm} {
 		if errors.Is(err, k) {
@@ -234,8 +238,9 @@ func kind(err error) error {
 
 var errBounds = errors.New("more bytes than there can be")
 
-// callAll makes all calls of one end of a ring of 128 bytes, and accesses the bytes that they
-// return.
+// callAll makes all calls of one end of a ring of 128 bytes in a transaction, overwrites the bytes
+// that Next returns, and joins the errors. It returns errBounds if a result exceeds the ring.
+// available is Free or Readable of that end.
 func callAll(s *ring.End, available func() (int, error)) error {
 	_, err := available()
 	if begun := s.Begin(); begun != nil {
@@ -255,7 +260,7 @@ func callAll(s *ring.End, available func() (int, error)) error {
 	return errors.Join(err, s.Publish(), s.Commit())
 }
 
-// Memory that a peer truncates is an error.
+// An access to a ring that a peer has truncated is an error, within segment.Guard.
 func TestShrunkRing(t *testing.T) {
 	for name, shrink := range map[string]func(s *shared) *segment.Segment{
 		"header": func(s *shared) *segment.Segment { return s.header },

@@ -64,9 +64,9 @@ type Ring struct {
 	head  *atomic.Uint64
 }
 
-// Init initializes header as that of an empty ring over size bytes of data. No process may be using
-// the ring. The error matches [ErrForm] if size is not a power of two from [MinSize] to [MaxSize],
-// or if header is too short or not aligned to 8 bytes.
+// Init overwrites header with the header of an empty ring over size bytes of data. No process may
+// be using the ring. The error matches [ErrForm] if size is not a power of two from [MinSize] to
+// [MaxSize], or if header is too short or not aligned to 8 bytes.
 func Init(header []byte, size int) error {
 	if err := checkHeader(header); err != nil {
 		return err
@@ -80,9 +80,10 @@ func Init(header []byte, size int) error {
 	return nil
 }
 
-// Open returns a view of the ring that Init has initialized. It keeps header and data, which must
-// stay mapped while the view is in use. The error matches [ErrForm] if header is too short or not
-// aligned to 8 bytes, and [ErrCorrupt] if it does not describe a ring of len(data) bytes.
+// Open returns a view of the ring whose header is in header, initialized by Init, and whose bytes
+// are in data. The view keeps both slices, which must stay mapped while it is in use. The error
+// matches [ErrForm] if header is too short or not aligned to 8 bytes, and [ErrCorrupt] if it does
+// not describe a ring of len(data) bytes.
 func Open(header, data []byte) (*Ring, error) {
 	if err := checkHeader(header); err != nil {
 		return nil, err

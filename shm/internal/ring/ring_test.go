@@ -10,7 +10,8 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/shm/internal/ring"
 )
 
-// local returns an empty ring in the memory of this process.
+// local returns an empty ring with size bytes of data in the memory of this process, and its header
+// and data.
 func local(t testing.TB, size int) (r *ring.Ring, header, data []byte) {
 	t.Helper()
 	header, data = make([]byte, ring.HeaderSize), make([]byte, size)
@@ -21,7 +22,7 @@ func local(t testing.TB, size int) (r *ring.Ring, header, data []byte) {
 	return r, header, data
 }
 
-// put writes all of b in a transaction, get reads n bytes in one.
+// put writes all of b to the ring in one transaction.
 func put(t testing.TB, p *ring.Producer, b string) {
 	t.Helper()
 	require.NoError(t, p.Begin())
@@ -52,7 +53,8 @@ func free(t testing.TB, p *ring.Producer) int {
 	return n
 }
 
-// One transaction may read several times.
+// Several reads in one transaction return consecutive bytes. The producer can reuse their space
+// only after Commit.
 func TestReadsOfOneTransaction(t *testing.T) {
 	r, _, _ := local(t, 256)
 	p, c := r.Producer(), r.Consumer()

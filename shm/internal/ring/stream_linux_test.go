@@ -17,27 +17,29 @@ type stream struct {
 	buf   []byte
 }
 
-// newStream returns the stream of a seed. Two streams with different habits have the same bytes in
-// pieces of different sizes.
+// newStream returns a stream of pseudo-random bytes. seed determines the bytes, and both arguments
+// determine the sizes of the pieces in which they are moved.
 func newStream(seed, habit uint64) *stream {
 	var key [32]byte
 	key[0] = byte(seed)
 	return &stream{bytes: rand.NewChaCha8(key), sizes: rand.New(rand.NewPCG(seed, habit))}
 }
 
-// next returns the next n bytes of the stream.
+// next returns the next n bytes of the stream. The slice is valid until the following call.
 func (s *stream) next(n int) []byte {
 	s.buf = append(s.buf[:0], make([]byte, n)...)
 	s.bytes.Read(s.buf)
 	return s.buf
 }
 
-// piece returns the size of the next move, mostly small, sometimes more than fits.
+// piece returns how many of the left remaining bytes to move at once: mostly few, sometimes more
+// than fit in a ring of that size.
 func (s *stream) piece(size, left int) int {
 	return min(1+s.sizes.IntN(1+s.sizes.IntN(2*size)), left)
 }
 
-// produce writes total bytes of a stream, in all available ways.
+// produce writes the next total bytes of s to r, by a random choice of Write, WriteAll and Next. It
+// blocks until all are written.
 func produce(r *ring.Ring, s *stream, total int) error {
 	p := r.Producer()
 	for left := total; left > 0; {
@@ -78,7 +80,8 @@ func produceSome(p *ring.Producer, src []byte, how int) (n int, err error) {
 	return n, errors.Join(err, p.Publish(), p.Commit())
 }
 
-// consume reads total bytes and compares them with the stream.
+// consume reads total bytes from r, and returns an error if they differ from those of s. It blocks
+// until all are read.
 func consume(r *ring.Ring, s *stream, total int) error {
 	c := r.Consumer()
 	for left := total; left > 0; {

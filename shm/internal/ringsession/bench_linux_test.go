@@ -37,6 +37,24 @@ func BenchmarkStream(b *testing.B) {
 	})
 }
 
+// BenchmarkHandleDoorbell measures what a session does for a doorbell while it has that many open
+// streams.
+func BenchmarkHandleDoorbell(b *testing.B) {
+	for _, n := range []int{1, 1000} {
+		b.Run(fmt.Sprintf("streams=%d", n), func(b *testing.B) {
+			client, server := sessions(b, n)
+			for range n {
+				open(b, client, server)
+			}
+			for b.Loop() {
+				if err := server.HandleDoorbell(); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
+
 // echoDoorbellsVar is the environment variable that makes a child process run echoDoorbells: it reads doorbells
 // from descriptor 3 and answers them through descriptor 4.
 const echoDoorbellsVar = "RINGSESSION_ECHO"
@@ -69,8 +87,8 @@ func BenchmarkDoorbell(b *testing.B) {
 	}
 }
 
-// socketDoorbells returns the files through which each of two processes receives and sends
-// doorbells.
+// socketDoorbells returns, for each of two processes, the files through which it receives and sends
+// doorbells. Both files of a process are the same end of a socket.
 func socketDoorbells(b testing.TB) (near, far [2]*os.File) {
 	one, other := sockets(b)
 	a, err := one.File()
@@ -92,7 +110,9 @@ func eventfdDoorbells(b testing.TB) (near, far [2]*os.File) {
 	return files, [2]*os.File{files[1], files[0]}
 }
 
-// openDoorbells makes reads of doorbells block in the runtime's network poller.
+// openDoorbells returns a reader and a writer of doorbells through the two files. Reads block in
+// the runtime's network poller. kind is "eventfd" or another kind, for which the first file is a
+// socket.
 func openDoorbells(kind string, files [2]*os.File) (in io.ReadCloser, out io.WriteCloser) {
 	if kind == "eventfd" {
 		return files[0], files[1]
@@ -120,7 +140,7 @@ func receiveDoorbell(kind string, r io.Reader) error {
 	return err
 }
 
-// echoDoorbells runs the other process.
+// echoDoorbells runs the child process, which answers each doorbell by one until its files fail.
 func echoDoorbells(kind string) {
 	var files [2]*os.File
 	for i := range files {

@@ -25,8 +25,8 @@ func (d *direction) init(poller *wait.MemoryPoller, changed func() bool) {
 	d.poller, d.changed = poller, changed
 }
 
-// wake wakes the blocked call or, if no call is blocked, keeps the next one from blocking. It may
-// be called without mu.
+// wake wakes the call that is blocked in wait or block or, if there is none, keeps the next one
+// from blocking. The caller need not hold mu.
 func (d *direction) wake() {
 	select {
 	case d.wakeup <- struct{}{}:
@@ -34,17 +34,18 @@ func (d *direction) wake() {
 	}
 }
 
-// wait polls for a while, then blocks until the state may have changed. It may return without a
-// change, so the caller checks again. While it blocks, blocked is set, the flag in the ring by
-// which the peer knows that it must send a doorbell. The caller holds mu.
+// wait polls d.changed for a while, and then blocks until wake is called. While it blocks, blocked
+// is set, the flag in the ring by which the peer knows that it must send a doorbell. It may return
+// before anything has changed, so the caller checks again. The caller holds mu, and wait keeps it.
 func (d *direction) wait(blocked *atomic.Uint32) {
 	if !d.poller.Poll(d.changed) {
 		d.block(blocked)
 	}
 }
 
-// block is wait without the polling. It sets blocked, and checks once more before it blocks. The
-// caller holds mu.
+// block blocks until wake is called, without polling first. It sets blocked, the flag in the ring
+// that requests a doorbell, then calls d.changed once more, and returns at once if that reports
+// true. It clears blocked when it returns. The caller holds mu, and block keeps it.
 func (d *direction) block(blocked *atomic.Uint32) {
 	failpoint.Here()
 	blocked.Store(1)

@@ -89,10 +89,10 @@ func (p *peerSocket) init(sock *net.UnixConn) (err error) {
 	return err
 }
 
-// notify sends a doorbell to the peer. It blocks only if the peer lets doorbells fill the socket
-// buffer, and for at most sendTimeout. It ends the session if that time has passed, or if the
-// system has no memory for the doorbell. It returns no error: any other one means that the socket
-// has failed, and receive then ends the session.
+// notify sends the doorbell d to the peer. It blocks while the peer lets doorbells fill the socket
+// buffer, for at most p.sendTimeout, or while the system has no memory for the doorbell, for about
+// 0.1 s. After either of these times it ends the session. It returns no error: after any other
+// failure of the socket, receive ends the session. It acquires sending.
 func (p *peerSocket) notify(d doorbell) {
 	p.sending.Lock()
 	binary.LittleEndian.PutUint16(p.out[:], uint16(d))
@@ -113,9 +113,9 @@ func (p *peerSocket) notify(d doorbell) {
 	_ = p.endOnTimeout(err) // other errors end the session in receive
 }
 
-// endOnTimeout returns err, the error of a send or nil, unless err is a timeout. A timeout means
-// that the peer does not read its doorbells. endOnTimeout then ends the session, and returns an
-// error that matches ErrCorrupt.
+// endOnTimeout handles err, the result of sending to the peer. If err is a timeout, the peer does
+// not read its doorbells: endOnTimeout ends the session and returns an error that matches
+// ErrCorrupt. Any other err, and nil, are returned unchanged.
 func (p *peerSocket) endOnTimeout(err error) error {
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		err = fmt.Errorf("%w: it does not read its doorbells", ErrCorrupt)
@@ -139,8 +139,10 @@ func (p *peerSocket) write(fd uintptr) bool {
 	return true
 }
 
-// sendSegment passes the file f of a segment to the peer; the caller keeps f. It blocks for at most
-// sendTimeout, after which it ends the session as notify does. The error is that of endOnTimeout.
+// sendSegment sends the peer the doorbell for a new segment with a copy of f, the segment's file;
+// the caller keeps f. While the socket is full it blocks, for at most p.sendTimeout. After that
+// time it ends the session and returns an error that matches ErrCorrupt. Other errors are those of
+// the socket. It acquires sending.
 func (p *peerSocket) sendSegment(f *os.File) error {
 	p.sending.Lock()
 	defer p.sending.Unlock()
@@ -149,9 +151,9 @@ func (p *peerSocket) sendSegment(f *os.File) error {
 	return p.endOnTimeout(socket.Send(p.sock, p.out[:], f, p.sendTimeout))
 }
 
-// receive reads doorbells and segments and passes them to h until the socket ends or h returns an
-// error. It then ends the session with the reason. It is called once, on a goroutine of the
-// session.
+// receive reads doorbells and segments from the socket and passes them to h, until the socket ends
+// or h returns an error. It then ends the session; the reason is that of closeReason, io.EOF at the
+// end of the socket. It is called once, on a goroutine of the session.
 func (p *peerSocket) receive(h doorbellHandler) {
 	var buf [64]byte
 	have := 0
@@ -179,10 +181,10 @@ func (p *peerSocket) receive(h doorbellHandler) {
 	}
 }
 
-// deliverSegment passes the file that was attached to a message to h, which owns the file then, and
-// returns h's error. oob holds the control bytes of the message, and flags are its flags. Without a
-// file deliverSegment does nothing. The error matches ErrCorrupt if the peer did not attach exactly
-// one file.
+// deliverSegment passes the file that was attached to a message to h.handleSegment, which owns the
+// file from then on, and returns the error of that call. oob holds the control bytes of the
+// message, and flags are its flags; neither is kept. Without a file deliverSegment does nothing and
+// returns nil. The error matches ErrCorrupt if something other than exactly one file was attached.
 func deliverSegment(oob []byte, flags int, h doorbellHandler) error {
 	if len(oob) == 0 && flags&unix.MSG_CTRUNC == 0 {
 		return nil
@@ -197,9 +199,9 @@ func deliverSegment(oob []byte, flags int, h doorbellHandler) error {
 	return h.handleSegment(files[0])
 }
 
-// closeReason returns the reason for which a session ended from an error of its socket: io.EOF if
-// the peer closed or died, [transport.ErrClosed] if this process closed the socket, and otherwise
-// err.
+// closeReason returns the reason for which a session ends after err: io.EOF if err matches io.EOF
+// or ECONNRESET, because the peer closed or died; [transport.ErrClosed] if err matches
+// net.ErrClosed, because this process closed the socket; and otherwise err itself.
 func closeReason(err error) error {
 	if errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) {
 		return io.EOF
@@ -210,8 +212,8 @@ func closeReason(err error) error {
 	return err
 }
 
-// end ends the session with the reason err: it closes done and the socket. If the session has ended
-// already it does nothing.
+// end ends the session with the reason err, which failure returns from then on: it closes p.done
+// and the socket. If the session has ended already it does nothing.
 func (p *peerSocket) end(err error) {
 	p.mu.Lock()
 	first := p.err == nil

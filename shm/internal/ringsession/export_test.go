@@ -45,14 +45,15 @@ const SlotShift = doorbellSlotShift
 // FirstSlots is the number of slots in the first segment.
 var FirstSlots = len(firstSegmentKinds)
 
-// SetSendTimeout sets how long the peer may take to read from a full socket.
+// SetSendTimeout sets how long a send may block because the peer does not read from the socket.
 func (s *Session) SetSendTimeout(d time.Duration) {
 	s.peer.sending.Lock()
 	defer s.peer.sending.Unlock()
 	s.peer.sendTimeout = d
 }
 
-// ResetByPeer returns the number of this end's streams that the peer has reset, as Open finds them.
+// ResetByPeer returns the number of this end's streams that the peer has refused or aborted and
+// that are not closed here. Open closes such streams.
 func (s *Session) ResetByPeer() int { return len(s.resetByPeer()) }
 
 // RingKind is a kind of rings.
@@ -64,8 +65,8 @@ const (
 	SmallRing = smallRing
 )
 
-// NewRing returns a ring that begins with its last uncharged region, its header, and the size of that
-// region.
+// NewRing returns a ring in private memory that begins with its last uncharged region, its header,
+// and the size of that region in bytes.
 func NewRing(kind RingKind) (r ring, header []byte, size int) {
 	s := slotsIn(make([]byte, segmentSize(kind)), []ringKind{kind})[0]
 	headerOf(s.fromOpener.header).init(chargedLevel - 1)
@@ -75,17 +76,19 @@ func NewRing(kind RingKind) (r ring, header []byte, size int) {
 func writerOf(r ring) *ringWriter { return newRingWriter(r, chargedLevel-1) }
 func readerOf(r ring) *ringReader { return newRingReader(r, chargedLevel-1) }
 
-// WriteOnce writes one batch to a ring of NewRing, ReadOnce reads one. They return its length.
+// WriteOnce writes at most one batch of p to a ring of NewRing, and returns how many bytes it has
+// written.
 func WriteOnce(r ring, p []byte) (int, error) { return writerOf(r).write(p) }
 func ReadOnce(r ring, p []byte) (int, error)  { return readerOf(r).read(p) }
 
-// WriteAll writes pieces to a ring, and calls published after each batch.
+// WriteAll writes the pieces to a ring of NewRing as far as there is space, and calls published
+// after each batch. It returns how many bytes it has written.
 func WriteAll(r ring, pieces [][]byte, published func()) (int, error) {
 	return writerOf(r).writeAll(pieces, published)
 }
 
-// InLargePart reports, for each of a sequence of reads into memory of such lengths, whether
-// it is of a large part. Each read returns at most n bytes.
+// InLargePart reports, for each of a sequence of reads, whether it reads bytes of a large part.
+// lengths are those of the memory that each read is to fill; no read returns more than n bytes.
 func InLargePart(n int, lengths ...int) (large []bool) {
 	r := &ringReader{}
 	for _, length := range lengths {
@@ -119,18 +122,20 @@ var (
 	SmallBytes  = regionSpecs[smallRing][0].size + smallRing.growthSize()/2
 )
 
-// ShrinkIdle does what the timer of idle rings does.
+// ShrinkIdle shrinks the idle rings of the session at once, as the session's timer does after some
+// seconds.
 func (s *Session) ShrinkIdle() { s.shrinkIdle() }
 
-// ShrinkScheduled reports whether that timer is set.
+// ShrinkScheduled reports whether the session's timer is set, which will shrink idle rings.
 func (s *Session) ShrinkScheduled() bool {
 	s.shrinker.mu.Lock()
 	defer s.shrinker.mu.Unlock()
 	return s.shrinker.timer != nil
 }
 
-// DuringShrinkIdle runs f after a ShrinkIdle has begun and before it checks any stream. The
-// timer must be set.
+// DuringShrinkIdle runs f while another goroutine is in ShrinkIdle and has not checked any stream
+// yet, and waits until that goroutine has finished. ShrinkScheduled must be true. f runs with the
+// session's mutex held.
 func (s *Session) DuringShrinkIdle(f func()) {
 	done := make(chan struct{})
 	defer func() { <-done }()
@@ -146,8 +151,8 @@ func (s *Session) DuringShrinkIdle(f func()) {
 	f()
 }
 
-// GrowthBytes returns the bytes of the first ring's regions except the first one. Partial pages at
-// the ends of a region, which are never released, are left out.
+// GrowthBytes returns a copy of the bytes in all but the first region of the first ring. It leaves
+// out partial pages at the ends of a region, which are never released.
 func (s *Session) GrowthBytes() []byte {
 	const pages = 8 << 10 // more than a partial page
 	var all []byte
@@ -157,20 +162,22 @@ func (s *Session) GrowthBytes() []byte {
 	return all
 }
 
-// FirstLevel is the level of the first ring's current region, as the ring's header has it.
+// FirstLevel returns the field of the first ring's header, in shared memory, with the level of the
+// current region.
 func (s *Session) FirstLevel() *atomic.Uint32 {
 	h := headerOf(s.localSlots[0].fromOpener.header)
 	return h.level
 }
 
-// FirstWriterBlocked is the flag of the first ring that its writer is blocked.
+// FirstWriterBlocked returns the field of the first ring's header, in shared memory, that is 1
+// while the writer is blocked.
 func (s *Session) FirstWriterBlocked() *atomic.Uint32 {
 	h := headerOf(s.localSlots[0].fromOpener.header)
 	return h.writerBlocked
 }
 
-// ShouldWakeWriter reports whether a reader wakes a blocked writer after that many bytes were written
-// and read.
+// ShouldWakeWriter reports whether a reader wakes a blocked writer, if the counters of the ring are
+// written and read. It changes the header of the ring.
 func ShouldWakeWriter(of ring, written, read uint64) bool {
 	h := headerOf(of.header)
 	h.writerBlocked.Store(1)
@@ -180,16 +187,18 @@ func ShouldWakeWriter(of ring, written, read uint64) bool {
 	return r.shouldWakeWriter()
 }
 
-// CreateLaterSegment creates a segment with one slot.
+// CreateLaterSegment creates a segment with one slot, as a session does for a stream that its first
+// segment has no slot for. The caller closes it.
 func CreateLaterSegment(kind RingKind) (*segment.Segment, error) {
 	return createSegment([]ringKind{kind})
 }
 
-// Segments returns the number of segments of both ends.
+// Segments returns the number of segments that the session has mapped, its own and the peer's.
 func (s *Session) Segments() int { return len(s.segments) }
 
-// NewStarvedNotifier returns a function that sends a doorbell through sock while the system lacks memory
-// for the first writes. The function returns why the session has ended, if it has, and ends it.
+// NewStarvedNotifier returns a function that sends a doorbell through sock, while the first writes,
+// as many as failures, fail for lack of memory. The function returns nil if the doorbell was sent,
+// and otherwise the reason with which the session has ended. It closes sock.
 func NewStarvedNotifier(sock *net.UnixConn, failures int) (notify func() error, err error) {
 	p := &peerSocket{}
 	if err := p.init(sock); err != nil {
@@ -209,3 +218,7 @@ func NewStarvedNotifier(sock *net.UnixConn, failures int) (notify func() error, 
 		return err
 	}, nil
 }
+
+// HandleDoorbell handles a doorbell of the peer for the first stream of the peer: there are bytes
+// (doorbellReadable, which is 0).
+func (s *Session) HandleDoorbell() error { return s.handleDoorbell(doorbellOwn) }

@@ -54,9 +54,11 @@ type growth struct {
 	charged int              // bytes that were acquired from budget
 }
 
-// grow makes the next larger region the current one if the current one is full, and enough bytes
-// have passed through the ring or remain of the current write: the minTraffic of the next region.
-// If the next region is charged to the budget, a large write alone is not enough.
+// grow makes the next larger region the current one, to which w writes, if there is one, the
+// current region is full, and one of two conditions holds. Either at least minTraffic bytes, a
+// number of the next region's regionSpec, were written since growth.base. Or remaining, the number
+// of bytes left of the current write, is larger than minTraffic, and the next region is not charged
+// to the budget. The current region stays if enterNextRegion fails.
 func (w *ringWriter) grow(remaining int) {
 	level := w.growth.level + 1
 	if w.knownSpace() > 0 || level == len(w.regions) {
@@ -68,18 +70,19 @@ func (w *ringWriter) grow(remaining int) {
 	}
 }
 
-// growUncharged makes the next larger region the current one if the current one is full and the
-// next one is not charged to the budget, and reports whether it did. A writer calls it before it
-// blocks.
+// growUncharged makes the next larger region the current one, to which w writes, if the current one
+// is full and there is a next one that is not charged to the budget. It reports whether it did; it
+// returns false also if enterNextRegion fails. A writer calls it before it blocks.
 func (w *ringWriter) growUncharged() bool {
 	level := w.growth.level + 1
 	return w.knownSpace() == 0 && level < min(len(w.regions), chargedLevel) && w.enterNextRegion()
 }
 
-// enterNextRegion reserves pages for the next larger region, which must exist, charges the budget
-// if the region requires that, and makes the region the current one. It reports false and changes
-// nothing if the budget or the system has no memory; grow then tries again after as much traffic as
-// before.
+// enterNextRegion makes the next larger region, which must exist, the current one, and calls
+// onGrow. Before that it charges the budget, if the region requires that and there is a budget, and
+// then reserves pages for the region. It returns true if it succeeds. If the budget or the system
+// has no memory it returns false: the current region stays, the charge is returned, and growth.base
+// becomes the current position, so that grow requires minTraffic further bytes.
 func (w *ringWriter) enterNextRegion() bool {
 	g := &w.growth
 	level := g.level + 1
@@ -101,7 +104,8 @@ func (w *ringWriter) enterNextRegion() bool {
 }
 
 // growthFailed releases the pages and the charge that enterNextRegion has acquired for region, and
-// restarts the count of traffic that leads to growth. It returns false.
+// sets growth.base to the current position, from which grow counts the bytes written. It always
+// returns false, as the result of enterNextRegion.
 func (w *ringWriter) growthFailed(region []byte) bool {
 	_ = segment.Release(region) // some of its pages may have been reserved
 	w.releaseCharge()
@@ -109,7 +113,8 @@ func (w *ringWriter) growthFailed(region []byte) bool {
 	return false
 }
 
-// releaseCharge releases the bytes that the ring has acquired from the budget, if any.
+// releaseCharge returns to the budget the bytes that the ring has acquired from it. It does nothing
+// if there are none.
 func (w *ringWriter) releaseCharge() {
 	if w.growth.charged > 0 {
 		w.growth.budget.Release(w.growth.charged)
@@ -117,8 +122,8 @@ func (w *ringWriter) releaseCharge() {
 	}
 }
 
-// switchTo makes the region with that level the one that is written to, and publishes the level.
-// The reader uses the new level after it has seen a new head.
+// switchTo makes the region with that level (its index) the one that w writes to, and then
+// publishes the level to the reader.
 func (w *ringWriter) switchTo(level int) {
 	w.growth.level, w.region = level, w.regions[level]
 	failpoint.Here()
@@ -126,9 +131,11 @@ func (w *ringWriter) switchTo(level int) {
 	failpoint.Here()
 }
 
-// shrink makes the initial region current again and releases the pages and the charge of the
-// others, if nothing was written since the last call and the reader has read everything. It reports
-// whether it must be called again later, because the ring is still grown.
+// shrink makes the initial region of a grown ring the current one again, and releases the pages and
+// the budget of the larger ones, if nothing was written since the last call and the reader has read
+// everything. Then the traffic after which the ring grows counts from the current position. It
+// returns true if the ring stays grown, so that it must be called again later, and false if the
+// ring is not grown or no longer.
 func (w *ringWriter) shrink() (again bool) {
 	g := &w.growth
 	if g.level == g.first {
@@ -145,17 +152,19 @@ func (w *ringWriter) shrink() (again bool) {
 	return false
 }
 
-// releaseAbove releases the pages of the regions above a level, whose bytes are zero after that.
-// Neither end may be using those regions. Errors are ignored: the pages then only take memory.
+// releaseAbove releases the pages of the regions whose level (index) is above level, so that their
+// bytes become zero. Neither end may be using those regions. Errors are ignored: pages that are not
+// released only take memory.
 func (r regions) releaseAbove(level int) {
 	for _, region := range r[level+1:] {
 		_ = segment.Release(region) // if that fails they only take memory
 	}
 }
 
-// releaseGrown releases the pages by which the rings of a stream have grown, when this end has
-// closed the stream. If the peer may still use a ring, the peer releases it when it closes the
-// stream: each end publishes that it has closed before it checks whether the other one has.
+// releaseGrown releases the pages of all regions above the initial one of a stream's two rings,
+// after this end has closed the stream. It leaves out a ring that the peer may still use; the peer
+// releases the pages of that ring when it closes the stream. Each end publishes that it has closed
+// before it checks whether the other one has.
 func (p ringPair) releaseGrown() {
 	if p.out.header.tail.Load() == p.out.head || p.out.header.readerClosed.Load() != 0 {
 		p.out.regions.releaseAbove(p.out.growth.first)
@@ -165,10 +174,11 @@ func (p ringPair) releaseGrown() {
 	}
 }
 
-// locate makes the region that contains the next byte the reader's current one, and reserves its
-// pages. head is the position that the writer has published. It returns the position at which the
-// readable bytes of that region end, at most head. The error matches ErrCorrupt if the header is
-// invalid; other errors are those of reserving pages.
+// locate makes the region that contains the next byte the one that r reads from and, if that is
+// another one than before, reserves pages for it. head is the number of bytes that the writer has
+// published. locate returns the position up to which bytes can be read from that region, at most
+// head. The error matches ErrCorrupt if the level in the header is invalid; other errors are those
+// of reserving pages.
 func (r *ringReader) locate(head uint64) (uint64, error) {
 	last := r.header.level.Load()
 	if last >= uint32(len(r.regions)) {
@@ -192,8 +202,9 @@ func (r *ringReader) locate(head uint64) (uint64, error) {
 	return end, nil
 }
 
-// shrinkIdle shrinks the idle rings to which this end writes. If one of them is still grown, or is
-// being written to, it schedules another call of itself. The shrinker's timer calls it.
+// shrinkIdle shrinks the rings of the session that this end has not written to for a while. If a
+// ring stays grown, or is being written to, it schedules another call of itself. The timer of
+// s.shrinker calls it.
 func (s *Session) shrinkIdle() {
 	s.shrinker.mu.Lock()
 	s.shrinker.timer = nil // rings that grow from now on need another call
@@ -205,8 +216,9 @@ func (s *Session) shrinkIdle() {
 	}
 }
 
-// shrink shrinks the ring to which the stream writes, if it is idle, and reports whether it must be
-// called again. It does not wait for a write in progress.
+// shrink shrinks the ring to which the stream writes, if that is idle. It returns true if it must
+// be called again later: another call holds write.mu, for which it does not wait, or the ring stays
+// grown.
 func (s *stream) shrink() (again bool) {
 	if !s.write.mu.TryLock() {
 		return true // a write is in progress
@@ -227,8 +239,8 @@ type shrinker struct {
 	stopped bool
 }
 
-// schedule calls f on a goroutine of its own after shrinkInterval, unless a call is scheduled
-// already or the shrinker was stopped.
+// schedule calls f on a goroutine of its own after shrinkInterval, if no call is scheduled (timer
+// is nil) and the shrinker was not stopped. f must set timer to nil when it begins.
 func (r *shrinker) schedule(f func()) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

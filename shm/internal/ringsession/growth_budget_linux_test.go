@@ -19,7 +19,8 @@ func (b ringBudget) Acquire(n int) bool { return n <= b.Size() && b.TryAcquire(n
 var growth = ringsession.ChargedRegion
 
 // streamsWithBudget opens a message stream and a bulk stream, which both have large rings, from a
-// client with a budget of that many bytes to a server whose budget is empty.
+// client whose budget has that many bytes to a server whose budget is empty. It returns the
+// client's budget, the client, and the streams at the client (out) and at the server (in).
 func streamsWithBudget(t *testing.T, bytes int) (b ringBudget, client *ringsession.Session, out, in [2]transport.Stream) {
 	t.Helper()
 	b = ringBudget{budget.New(bytes)}
@@ -36,8 +37,8 @@ func streamsWithBudget(t *testing.T, bytes int) (b ringBudget, client *ringsessi
 	return b, client, out, in
 }
 
-// fillAndDrain fills a ring and empties it. It returns how many bytes the ring holds, and the number of the
-// next byte.
+// fillAndDrain writes to out until the ring is full, and reads all bytes from in. at is the number
+// of the first byte. It returns how many bytes the ring held, and the number of the next byte.
 func fillAndDrain(t *testing.T, out, in transport.Stream, at int) (size, next int) {
 	t.Helper()
 	size = fill(t, out, at, moreThanRing)
@@ -45,7 +46,8 @@ func fillAndDrain(t *testing.T, out, in transport.Stream, at int) (size, next in
 	return size, at + size
 }
 
-// fillTwice does so twice: the first time makes a ring grow that can grow.
+// fillTwice calls fillAndDrain twice and returns the results of the second call. The first call
+// makes the ring grow if it can grow.
 func fillTwice(t *testing.T, out, in transport.Stream, at int) (size, next int) {
 	t.Helper()
 	_, at = fillAndDrain(t, out, in, at)

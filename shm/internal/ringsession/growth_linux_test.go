@@ -16,8 +16,8 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
 
-// fill writes at most limit bytes, as far as there is space, and returns how many. The first
-// byte has the number from.
+// fill writes at most limit bytes, as far as there is space, and returns how many. Their values are
+// those of numbered, and the first one has the number from.
 func fill(t *testing.T, s transport.Stream, from, limit int) (n int) {
 	t.Helper()
 	n, err := s.(transport.Poller).TryWrite(numbered(from, limit))
@@ -25,9 +25,9 @@ func fill(t *testing.T, s transport.Stream, from, limit int) (n int) {
 	return n
 }
 
-// numbered returns n bytes, of which the first one has the number from. The value of a byte is its number
-// modulo 251, so that bytes at a distance of a power of two differ. The caller must not change
-// them.
+// numbered returns n bytes, whose numbers begin with from. The value of a byte is its number modulo
+// 251, so that bytes at a distance of a power of two differ. All calls share one array, which the
+// caller must not change.
 func numbered(from, n int) []byte { return numbers()[from%251:][:n] }
 
 // numbers makes the bytes for numbered once: under the race detector that takes long.
@@ -42,7 +42,8 @@ var numbers = sync.OnceValue(func() []byte {
 // moreThanRing is more than any ring holds, in bytes.
 const moreThanRing = 4 << 20
 
-// drain reads n bytes and compares them with what fill wrote.
+// drain reads n bytes from s and checks that they are those of numbered, beginning with the number
+// from.
 func drain(t *testing.T, s transport.Stream, from, n int) {
 	t.Helper()
 	got := make([]byte, n)
@@ -83,7 +84,7 @@ func grow(t *testing.T, out, in transport.Stream, at int) int {
 	return at + n
 }
 
-// Small messages, however many, use only the first region.
+// Small messages, however many, do not make a ring grow.
 func TestSmallMessagesLeaveARingSmall(t *testing.T) {
 	client, server := sessions(t, 1)
 	out, in := open(t, client, server)
@@ -118,8 +119,8 @@ func TestRingGrowsAfterTraffic(t *testing.T) {
 	}
 }
 
-// No bytes are lost when a ring grows. What the reader then frees of the smaller region is not used
-// again.
+// No bytes are lost when a ring grows. After that the writer does not use the space of the smaller
+// region, even when the reader has read it.
 func TestGrowthKeepsBytes(t *testing.T) {
 	client, server := sessions(t, 1)
 	out, in := open(t, client, server)
@@ -174,7 +175,7 @@ func TestWriterGrowsBeforeItBlocks(t *testing.T) {
 	}
 }
 
-// A blocked writer goes on after the ring has grown.
+// A write that has blocked at a full ring goes on when there is space, and makes the ring grow.
 func TestBlockedWriterGrows(t *testing.T) {
 	client, server := sessions(t, 1)
 	out, in := open(t, client, server)
@@ -254,7 +255,8 @@ func TestClosedRingReleasesItsMemory(t *testing.T) {
 	}
 }
 
-// A ring that grows while idle rings shrink is checked the next time.
+// If a ring grows while the session shrinks idle rings, the next call that shrinks rings is
+// scheduled.
 func TestGrowthWhileIdleRingsShrink(t *testing.T) {
 	client, server := sessions(t, 2)
 	out, in := open(t, client, server)
@@ -324,8 +326,8 @@ func TestCloseDuringShrinking(t *testing.T) {
 	}
 }
 
-// The first bulk stream needs no further segment, and so no descriptor that the process may not have
-// later.
+// The first bulk stream uses the segment of the first stream. So it needs no further descriptor,
+// which the process may not have later.
 func TestBulkNeedsNoOtherSegment(t *testing.T) {
 	client, server := sessions(t, 4)
 	open(t, client, server)

@@ -18,7 +18,7 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
 
-// sendDoorbellWith sends a doorbell with files attached.
+// sendDoorbellWith sends the doorbell through sock as a peer does, with the files attached.
 func sendDoorbellWith(t *testing.T, sock *net.UnixConn, doorbell uint16, files ...*os.File) {
 	t.Helper()
 	var oob []byte
@@ -33,7 +33,8 @@ func sendDoorbellWith(t *testing.T, sock *net.UnixConn, doorbell uint16, files .
 	require.NoError(t, err)
 }
 
-// sealed creates a sealed segment, as an honest peer does.
+// sealed creates a sealed segment of size bytes, as an honest peer does. It is closed when the test
+// ends.
 func sealed(t *testing.T, size int) *segment.Segment {
 	t.Helper()
 	s, err := segment.CreateSealed(size)
@@ -102,7 +103,8 @@ var hostile = map[string]func(*testing.T, *net.UnixConn){
 	},
 }
 
-// useRegion returns a peer that has set the level in the first ring of its second slot, a small one, to level.
+// useRegion returns a function that acts as a peer: it opens a stream in its second slot, whose
+// first ring, a small one, has the given level in its header.
 func useRegion(level uint32) func(t *testing.T, sock *net.UnixConn) {
 	return func(t *testing.T, sock *net.UnixConn) {
 		s := sealed(t, ringsession.FirstSegmentSize)
@@ -147,7 +149,8 @@ func TestHostilePeerOfSession(t *testing.T) {
 	}
 }
 
-// streamAndSegment returns a stream of a session, and the segment as the peer maps it.
+// streamAndSegment returns a stream that a session has opened, and the bytes of the session's
+// segment as the peer has mapped it.
 func streamAndSegment(t *testing.T) (transport.Stream, []byte) {
 	t.Helper()
 	near, far := sockets(t)
@@ -160,7 +163,8 @@ func streamAndSegment(t *testing.T) (transport.Stream, []byte) {
 	return st, receiveSegment(t, far).Bytes()
 }
 
-// The session ends if the reader claims to have read more than was written.
+// The session ends with an error if the peer's counter shows that it has read more bytes than were
+// written.
 func TestHostileReader(t *testing.T) {
 	st, shared := streamAndSegment(t)
 	binary.LittleEndian.PutUint64(shared[ringsession.FirstTail:], 1<<40)
@@ -202,8 +206,8 @@ func TestCloseWhilePeerDoesNotRead(t *testing.T) {
 	require.ErrorIs(t, testwait.Finish(t, opened), transport.ErrClosed)
 }
 
-// sessionWithFullSocket returns a session that cannot send anything to its peer, and the peer's socket. limit is
-// how long a send blocks.
+// sessionWithFullSocket returns a session whose socket is full, so that it cannot send anything to
+// its peer, and the peer's end of the socket. limit bounds how long a send blocks.
 func sessionWithFullSocket(t *testing.T, limit time.Duration) (*ringsession.Session, *net.UnixConn) {
 	t.Helper()
 	near, far := sockets(t)
@@ -250,7 +254,8 @@ func TestSegmentThatCannotBeMapped(t *testing.T) {
 	require.NotErrorIs(t, err, ringsession.ErrCorrupt)
 }
 
-// receiveSegment receives the next segment and maps it.
+// receiveSegment receives the next doorbell with a segment from sock and returns the mapped
+// segment, which is closed when the test ends.
 func receiveSegment(t *testing.T, sock *net.UnixConn) *segment.Segment {
 	t.Helper()
 	oob := make([]byte, unix.CmsgSpace(4))

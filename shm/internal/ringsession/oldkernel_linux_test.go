@@ -56,7 +56,8 @@ func TestSegmentOnOldKernel(t *testing.T) {
 	}
 }
 
-// Streams work on an old kernel. Their rings begin with the last uncharged region and do not grow.
+// On an old kernel streams work. Their rings begin with the last region that needs no budget and do
+// not grow.
 func TestStreamsOnOldKernel(t *testing.T) {
 	if !subprocess.InChild(t) {
 		return

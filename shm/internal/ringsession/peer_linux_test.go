@@ -22,8 +22,8 @@ import (
 // socket.
 const peerVar = "RINGSESSION_PEER"
 
-// startPeer starts the other process and returns a stream to it. The process exits when the stream
-// ends.
+// startPeer starts the other process, which does what order states (see peer), and returns a stream
+// to it and its command. When the test ends, the session is closed and the process has exited.
 func startPeer(b testing.TB, order string) (transport.Stream, *exec.Cmd) {
 	b.Helper()
 	near, far := sockets(b)
@@ -47,8 +47,8 @@ func startPeer(b testing.TB, order string) (transport.Stream, *exec.Cmd) {
 	return s, cmd
 }
 
-// peer runs the other process: an echo, a sink, or a source, of blocks of a size. order is the role and the
-// size.
+// peer is the other process. order is a role and a size in bytes: "echo" sends back blocks of that
+// size, "sink" only reads them, and "source" only writes them. It returns when the stream fails.
 func peer(order string) {
 	var role string
 	var size int
@@ -77,8 +77,8 @@ func peer(order string) {
 	}
 }
 
-// When a process is killed, calls on its streams at the other end fail, reads after they have returned what
-// was written before.
+// When a process is killed, calls on its streams at the other end fail. Reads first return the
+// bytes that were written before.
 func TestKilledPeer(t *testing.T) {
 	for role, call := range map[string]func(transport.Stream) error{
 		"source": func(s transport.Stream) error { _, err := io.Copy(io.Discard, s); return err },

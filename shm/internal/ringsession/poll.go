@@ -7,14 +7,21 @@ import (
 
 var _ transport.Poller = (*stream)(nil)
 
-// TryRead implements transport.Poller: it reads the bytes that are in the ring, at most one batch.
+// TryRead implements transport.Poller: it copies bytes that are in the ring to p, at most 512 KiB,
+// and returns how many. It returns 0 and nil if there are none yet. It does not wait for bytes, but
+// it does wait until a Read in progress has returned. The error is that of tryRead, io.EOF after
+// the last byte if the peer has finished writing.
 func (s *stream) TryRead(p []byte) (int, error) {
 	s.read.mu.Lock()
 	defer s.read.mu.Unlock()
 	return s.tryRead(p)
 }
 
-// TryWrite implements transport.Stream: it copies the pieces to the ring as far as there is space.
+// TryWrite implements transport.Stream: it copies the pieces to the ring as far as there is space,
+// notifies a blocked reader, and returns the number of bytes copied, possibly 0. It does not wait
+// for space, but it does wait until a Write in progress has returned. It does not keep the pieces.
+// The error is that of writeError, or matches ErrCorrupt, which ends the session; the number counts
+// then too.
 func (s *stream) TryWrite(pieces ...[]byte) (int, error) {
 	s.write.mu.Lock()
 	defer s.write.mu.Unlock()
@@ -31,15 +38,19 @@ func (s *stream) TryWrite(pieces ...[]byte) (int, error) {
 	return n, err
 }
 
-// PollWritable implements transport.Poller: it polls for space and, if none comes, grows the ring.
+// PollWritable implements transport.Poller: it polls for space in the ring for a bounded time and,
+// if none comes, tries to grow the ring. It reports whether TryWrite can go on: there is space, or
+// TryWrite returns an error.
 func (s *stream) PollWritable() bool {
 	s.write.mu.Lock()
 	defer s.write.mu.Unlock()
 	return s.writeChanged() || s.awaitSpace()
 }
 
-// Wait implements transport.Poller: it blocks until the stream is readable or Wake is called. It
-// polls nothing itself; doorbells, Wake and Arm wake it.
+// Wait implements transport.Poller: it blocks until TryRead has bytes or an error to return, or
+// Wake is called. It does not poll. Meanwhile the peer sends a doorbell when the stream becomes
+// readable. While another goroutine polls (PollReadable) the peer sends none, and that goroutine's
+// call of Arm wakes Wait.
 func (s *stream) Wait() {
 	for !s.woken.Swap(false) {
 		polled := s.polling.Load() // by another goroutine, whose call of Arm wakes this one
@@ -57,9 +68,10 @@ func (s *stream) Wake() {
 	s.read.wake()
 }
 
-// PollReadable implements transport.Poller: it polls without doorbells, for a bounded time. Unless
-// due is set, arrivals at other connections of the process can keep it from that. If it returns
-// true, doorbells stay off until Arm is called; if false, it has called Arm.
+// PollReadable implements transport.Poller: it polls for a bounded time, with doorbells off, until
+// TryRead has bytes or an error to return, and reports whether it has. Unless due is true, it may
+// give up early while other connections of the process are active. After true, doorbells stay off
+// until Arm is called; before it returns false, it calls Arm itself.
 func (s *stream) PollReadable(due bool) bool {
 	if !s.polling.Load() {
 		s.polling.Store(true)
@@ -77,7 +89,7 @@ func (s *stream) PollReadable(due bool) bool {
 }
 
 // Arm implements transport.Poller: it turns doorbells on again after a PollReadable that returned
-// true, and wakes Wait if the stream is readable already.
+// true. It wakes Wait if TryRead already has bytes or an error to return.
 func (s *stream) Arm() {
 	s.polling.Store(false)
 	if s.requestDoorbell(true) {
@@ -85,9 +97,10 @@ func (s *stream) Arm() {
 	}
 }
 
-// requestDoorbell sets or, if on is false, clears the flag in the ring that makes the peer send a
-// doorbell when the stream becomes readable. It reports whether the stream is readable already, or
-// closed.
+// requestDoorbell sets the flag in the ring that makes the peer send a doorbell when the stream
+// becomes readable, or clears the flag if on is false. It returns true if a read need not wait,
+// because tryRead has bytes or an error to return. After Close it only returns true. It acquires
+// read.mu.
 func (s *stream) requestDoorbell(on bool) bool {
 	s.read.mu.Lock()
 	defer s.read.mu.Unlock()
@@ -106,7 +119,7 @@ func (s *stream) requestDoorbell(on bool) bool {
 	return s.readChanged()
 }
 
-// readable reports whether TryRead returns bytes or an error. It acquires read.mu.
+// readable reports whether TryRead has bytes or an error to return. It acquires read.mu.
 func (s *stream) readable() bool {
 	s.read.mu.Lock()
 	defer s.read.mu.Unlock()

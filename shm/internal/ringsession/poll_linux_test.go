@@ -12,14 +12,15 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
 
-// pollers returns the two ends of a stream.
+// pollers returns the two ends of a new stream as transport.Pollers.
 func pollers(t *testing.T) (writer, reader transport.Poller) {
 	client, server := sessions(t, 1)
 	one, other := open(t, client, server)
 	return one.(transport.Poller), other.(transport.Poller)
 }
 
-// startWait starts Wait. The channel that it returns has a value once Wait has returned.
+// startWait calls p.Wait on another goroutine, and returns a channel that has a value once Wait has
+// returned.
 func startWait(p transport.Poller) <-chan bool {
 	return testwait.Start(func() bool {
 		p.Wait()

@@ -36,10 +36,10 @@ func newReceiver(sock *net.UnixConn) (*receiver, error) {
 	return r, nil
 }
 
-// receive blocks until bytes arrive and reads them into p, which must not be empty. It returns
-// their number, which is 0 at the end of the socket. oob holds the control messages that came with
-// them and is valid until the next call; flags are those of recvmsg. The error is that of the
-// socket.
+// receive blocks until bytes arrive and reads them into p, which must not be empty. n is their
+// number, 0 at the end of the socket. oob holds the control messages that came with the bytes; it
+// is memory of r that the next call overwrites. flags are those of recvmsg. The error is that of
+// the socket. receive may keep p until the next call, but does not access it.
 func (r *receiver) receive(p []byte) (n int, oob []byte, flags int, err error) {
 	r.buf = p
 	if err := r.raw.Read(r.attempt); err != nil {

@@ -57,8 +57,8 @@ func headerOf(mem []byte) ringHeader {
 	return h
 }
 
-// init makes h the header of an empty ring whose writer and reader begin with the region of that
-// level. Neither end may be using the ring.
+// init overwrites the header, in shared memory, with that of an empty ring. Its writer and reader
+// begin with the region whose level (index) is level. Neither end may be using the ring.
 func (h ringHeader) init(level int) {
 	h.head.Store(0)
 	h.tail.Store(0)
@@ -84,8 +84,8 @@ const (
 	largePart = 1 << 20
 )
 
-// batchSize returns the number of bytes to copy before publishing, for a part of the given size in
-// a region of the given size, all in bytes.
+// batchSize returns how many bytes at most to copy before they are published, for a part of a
+// message with part bytes, in a region of a ring with region bytes.
 func batchSize(part, region int) int {
 	if part >= largePart {
 		return maxBatch(region)
@@ -93,8 +93,9 @@ func batchSize(part, region int) int {
 	return min(max(part/4, shortBatch), maxBatch(region))
 }
 
-// maxBatch returns the largest batch in bytes for a region of the given size. It leaves space for
-// the batch that the other end copies at the same time.
+// maxBatch returns the largest number of bytes that one end copies before it publishes them, in a
+// region of a ring with region bytes. It leaves space for the bytes that the other end copies at
+// the same time.
 func maxBatch(region int) int { return min(longBatch, region/4) }
 
 const (
@@ -134,8 +135,8 @@ type ringReader struct {
 	remaining int    // bytes of the large part that is being read
 }
 
-// newRingWriter returns the writer's end of the empty ring r, which begins with the region of that
-// level. It uses the memory of r, which must stay mapped.
+// newRingWriter returns the writer's end of the empty ring r, which begins with the region whose
+// level (index) is level. It uses the memory of r, which must stay mapped.
 func newRingWriter(r ring, level int) *ringWriter {
 	return &ringWriter{
 		header: headerOf(r.header), kind: r.kind, regions: r.regions, region: r.regions[level],
@@ -143,8 +144,8 @@ func newRingWriter(r ring, level int) *ringWriter {
 	}
 }
 
-// newRingReader returns the reader's end of the empty ring r, which begins with the region of that
-// level. It uses the memory of r, which must stay mapped.
+// newRingReader returns the reader's end of the empty ring r, which begins with the region whose
+// level (index) is level. It uses the memory of r, which must stay mapped.
 func newRingReader(r ring, level int) *ringReader {
 	return &ringReader{
 		header: headerOf(r.header), regions: r.regions, region: r.regions[level],
@@ -153,9 +154,9 @@ func newRingReader(r ring, level int) *ringReader {
 }
 
 // space returns how many bytes can be written to the current region, possibly 0 or fewer than want.
-// If the reader's counter, as it was last read, leaves less than want, space reads it again, and
-// calls grow. remaining is how many bytes the current write has still to write. The error matches
-// ErrCorrupt.
+// If the space that w knows of is less than want, it reads the reader's counter again, and may make
+// a larger region the current one (grow). remaining is how many bytes the current write has still
+// to write. The error matches ErrCorrupt.
 func (w *ringWriter) space(want, remaining int) (int, error) {
 	if n := w.knownSpace(); n >= want {
 		return n, nil
@@ -169,12 +170,13 @@ func (w *ringWriter) space(want, remaining int) (int, error) {
 	return w.knownSpace(), nil
 }
 
-// knownSpace returns how many bytes can be written to the current region by the reader's counter as
-// it was last read. There may be more space by now.
+// knownSpace returns how many bytes can be written to the current region, according to the reader's
+// counter as w has last read it. There may be more space by now.
 func (w *ringWriter) knownSpace() int { return len(w.region) - int(w.head-max(w.seenTail, w.start)) }
 
-// write copies as much of p as there is space for, at most one batch, publishes it, and returns how
-// much that is, possibly 0. It does not wake the reader. The error matches ErrCorrupt.
+// write copies bytes of p to the ring as far as there is space, at most one batch (batchSize), and
+// publishes them. It returns how many, possibly 0. It does not wake the reader. The error matches
+// ErrCorrupt.
 func (w *ringWriter) write(p []byte) (int, error) {
 	n := min(len(p), batchSize(len(p), len(w.region)))
 	space, err := w.space(n, len(p))
@@ -189,9 +191,10 @@ func (w *ringWriter) write(p []byte) (int, error) {
 	return n, nil
 }
 
-// writeAll copies the pieces in order as far as there is space, publishes them batch by batch, and
-// calls published after each batch. It returns how many bytes it wrote, which are published also if
-// it fails. The error matches ErrCorrupt.
+// writeAll copies the pieces in order as far as there is space. It publishes the bytes batch by
+// batch, and calls the function published after each batch, to wake the reader. It returns how many
+// bytes it wrote, all of which are published, also if it fails. The error matches ErrCorrupt. It
+// keeps none of the pieces.
 func (w *ringWriter) writeAll(pieces [][]byte, published func()) (total int, err error) {
 	remaining, pending := 0, 0
 	for _, p := range pieces {
@@ -227,8 +230,8 @@ func (w *ringWriter) writeAll(pieces [][]byte, published func()) (total int, err
 	return total, nil
 }
 
-// append copies p to the region without publishing it. The caller has checked that there is space
-// for all of p.
+// append copies all of p to the current region and does not publish it. There must be space for all
+// of p.
 func (w *ringWriter) append(p []byte) {
 	move := copyBytes
 	if len(p) >= minStringCopy {
@@ -249,8 +252,8 @@ func (w *ringWriter) publish() {
 	failpoint.Here()
 }
 
-// available returns how many bytes can be read from the current region, possibly 0, and makes the
-// region that contains the next byte the current one. The error is that of locate, or matches
+// available returns how many bytes can be read from the region that contains the next byte,
+// possibly 0. It makes that region the current one. The error is that of locate, or matches
 // ErrCorrupt.
 func (r *ringReader) available() (int, error) {
 	if n := r.seenHead - r.tail; n > 0 {
@@ -271,8 +274,9 @@ func (r *ringReader) available() (int, error) {
 	return int(r.seenHead - r.tail), nil
 }
 
-// read copies available bytes into p, at most one long batch, releases their space to the writer,
-// and returns how many, possibly 0. It does not wake the writer. The error is that of available.
+// read copies available bytes into p, at most a quarter of the current region and 512 KiB, lets the
+// writer reuse their space, and returns how many, possibly 0. It does not wake the writer. The
+// error is that of available.
 func (r *ringReader) read(p []byte) (int, error) {
 	available, err := r.available()
 	if err != nil {
@@ -296,9 +300,11 @@ func (r *ringReader) read(p []byte) (int, error) {
 	return n, nil
 }
 
-// inLargePart reports whether p is the destination of a large part, or of what remains of one. If a
-// large part begins it sets r.remaining. A few of the first bytes of a part may have been read
-// together with the bytes before them.
+// inLargePart reports whether p, into which the caller reads, seems to be memory for a large part,
+// or for the unread rest of one. If p is longer than 1 MiB less 16 KiB, it is taken for a large
+// part, whose first bytes may have been read together with the bytes before them, and inLargePart
+// sets r.remaining to len(p). A shorter p is taken for the rest of a large part if its length is
+// r.remaining.
 func (r *ringReader) inLargePart(p []byte) bool {
 	if len(p) > largePart-shortBatch {
 		r.remaining = len(p)
@@ -306,8 +312,9 @@ func (r *ringReader) inLargePart(p []byte) bool {
 	return len(p) == r.remaining
 }
 
-// shouldWakeWriter reports whether the writer is blocked because the ring was full and should be
-// woken now: once half of the region is free. With less space the writer could soon block again.
+// shouldWakeWriter reports whether the writer is blocked and the bytes that are still to be read
+// are at most half of the region that r reads from. With less free space the writer could soon
+// block again.
 func (r *ringReader) shouldWakeWriter() bool {
 	return r.header.writerBlocked.Load() != 0 && r.header.head.Load()-r.tail <= uint64(len(r.region)/2)
 }

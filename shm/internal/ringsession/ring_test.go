@@ -62,8 +62,8 @@ func TestPiecesArePublishedInBatches(t *testing.T) {
 	}
 }
 
-// A large part is recognized until its end, even if some of it was read with what precedes it. What
-// follows it is not part of it.
+// All reads of a large part are recognized as such, even if its first bytes were read together with
+// the bytes before them. Reads after its end are not.
 func TestLargeParts(t *testing.T) {
 	const batch = 512 << 10
 	large := ringsession.InLargePart(batch, 1<<20-8000, 1<<19-8000, 100, batch, 1<<21, 3<<19, 3<<19, 40)

@@ -85,21 +85,23 @@ var _ transport.Session = (*Session)(nil)
 // NewSession returns a session through the connected Unix socket sock. The session owns sock; after
 // an error the caller keeps it. The peer calls NewSession too. The session may write to sock at
 // once. It reads from sock after ready is closed, when the peer's first doorbell must be the next
-// thing to read. spin bounds how long a call polls before it blocks. The streams return the
-// addresses a.
+// thing to read; Close blocks until then. cfg bounds the streams and the memory. spin bounds how
+// long a call polls before it blocks. The streams return the addresses a. The error is that of
+// accessing the socket.
 //
-// A full ring holds 656 KiB for the first stream of an end and for bulk streams, and 84 KiB for
+// A ring holds at most 656 KiB for the first stream of an end and for bulk streams, and 84 KiB for
 // others. After much traffic the former hold 2 MiB more, which the writing end acquires from
-// cfg.Budget and releases when the ring shrinks or the stream is closed.
+// cfg.Budget, if that is not nil, and releases when the ring shrinks or the stream is closed.
 func NewSession(
 	sock *net.UnixConn, ready <-chan struct{}, cfg transport.SessionConfig, spin time.Duration, a Addresses,
 ) (*Session, error) {
 	return NewSessionWithSegment(nil, sock, ready, cfg, spin, a)
 }
 
-// NewSessionWithSegment is NewSession for ends that have a prepared segment for the streams that
-// the client opens, see [CreateSegment]. The session owns seg, even if NewSessionWithSegment fails.
-// seg may be nil, at both ends.
+// NewSessionWithSegment is [NewSession] for two ends that share seg, a segment prepared by
+// [CreateSegment], for the streams that the client opens. The session owns seg, which is closed
+// after an error. If seg is nil, at both ends, it is the same as NewSession. The error can also
+// mean that seg does not have the size for cfg.MaxStreams.
 func NewSessionWithSegment(
 	seg *segment.Segment, sock *net.UnixConn, ready <-chan struct{},
 	cfg transport.SessionConfig, spin time.Duration, a Addresses,
@@ -130,17 +132,21 @@ func NewSessionWithSegment(
 	return s, nil
 }
 
-// Open implements [transport.Session]. The stream has small rings, unless it is the first one that
-// this end opens.
+// Open implements [transport.Session]: it opens a stream to the peer. The stream has small rings,
+// unless it is the first one that this end opens. If this end has too many streams, Open returns a
+// stream whose reads and writes fail with ECONNRESET. The error is the reason of the session's end,
+// or that of creating memory or passing it to the peer.
 func (s *Session) Open() (transport.Stream, error) { return s.open(smallRing) }
 
-// OpenBulk implements [transport.Session]. The stream has large rings.
+// OpenBulk implements [transport.Session]. It is Open for a stream with large rings.
 func (s *Session) OpenBulk() (transport.Stream, error) { return s.open(largeRing) }
 
-// open opens a stream with rings of that kind; the first stream of an end always gets large rings.
-// If this end has too many streams, open returns no error but a stream whose calls fail as if the
-// peer had refused it. The error is the reason of the session's end, or means that the system
-// denies a resource.
+// open opens a stream with rings of that kind and notifies the peer. The first stream of an end
+// always gets large rings. Before that open closes the streams of this end that the peer has
+// refused or aborted, so that their slots can be used. If this end has too many streams, open
+// returns no error but a stream whose reads and writes fail as if the peer had refused it. The
+// error is the reason of the session's end, or that of acquireSlot or openAt. The caller holds
+// neither opening nor mu.
 func (s *Session) open(kind ringKind) (transport.Stream, error) {
 	s.opening.Lock()
 	defer s.opening.Unlock()
@@ -167,9 +173,9 @@ func (s *Session) open(kind ringKind) (transport.Stream, error) {
 	return st, nil
 }
 
-// openAt makes a stream in the free slot number k of this end, and reserves pages for its rings. It
-// does not notify the peer. The error is ErrClosed, or that of reserving pages. The caller holds
-// opening.
+// openAt makes a stream in the free slot number k of this end, and reserves pages for its rings.
+// The peer learns of the stream only when the caller sends a doorbell. The error is ErrClosed, or
+// that of reserving pages. The caller holds opening; openAt acquires mu.
 func (s *Session) openAt(k int) (*stream, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -191,7 +197,8 @@ func (s *Session) openAt(k int) (*stream, error) {
 }
 
 // resetByPeer returns the streams opened by this end that the peer has refused or aborted and that
-// are not closed here, so that their slots are still in use.
+// are not closed here, so that their slots are still in use. It returns nil after Close. It
+// acquires mu.
 func (s *Session) resetByPeer() (all []*stream) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -206,21 +213,24 @@ func (s *Session) resetByPeer() (all []*stream) {
 	return all
 }
 
-// addStream returns a new stream with these rings in slot p and adds it to the session. The caller
-// holds mu.
+// addStream returns a new stream with these rings, which lie in slot p, and adds it to the session.
+// id is the stream's number in doorbells. The session removes the stream when it is closed. The
+// caller marks p as used and holds mu.
 func (s *Session) addStream(id doorbell, p *slot, rings ringPair) *stream {
 	st := newStream(&s.peer, id, rings, s.addresses, s.poller)
 	st.onClose = s.removeStream
 	rings.out.growth.onGrow = func() { s.shrinker.schedule(s.shrinkIdle) }
 	rings.out.growth.budget = s.budget
 	s.streams[st] = p
+	p.stream = st
 	return st
 }
 
-// acquireSlot returns the number of a free slot of this end with rings of that kind. If there is
-// none it creates a segment with one, sends the segment to the peer, and adds it to the session. It
-// returns -1 and no error if this end has too many slots. The error is the reason of the session's
-// end, or that of creating or sending the segment. The caller holds opening.
+// acquireSlot returns the number of a free slot of this end with rings of that kind, or of any kind
+// for its first stream. If none is free it creates a segment that has such a slot, sends the
+// segment to the peer, which can block, and adds the segment's slots to the session. It returns -1
+// and no error if this end has too many slots. The error is ErrClosed after Close, or that of
+// creating or sending the segment (closeReason). The caller holds opening; acquireSlot acquires mu.
 func (s *Session) acquireSlot(kind ringKind) (int, error) {
 	k, found, err := s.findFreeSlot(kind)
 	if err != nil || found {
@@ -257,9 +267,9 @@ func (s *Session) acquireSlot(kind ringKind) (int, error) {
 	return k, nil
 }
 
-// findFreeSlot returns the number of a free slot of this end with rings of that kind and true or,
-// if there is none, the number that the next slot will get and false. The first stream of an end
-// gets the first slot whatever the kind of its rings. The error is ErrClosed.
+// findFreeSlot returns the number of a free slot of this end with rings of that kind, and true. If
+// there is none it returns the number that the next slot will get, and false. For the first stream
+// of an end, rings of any kind will do. The error is ErrClosed after Close. It acquires mu.
 func (s *Session) findFreeSlot(kind ringKind) (k int, found bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -274,9 +284,10 @@ func (s *Session) findFreeSlot(kind ringKind) (k int, found bool, err error) {
 	return len(s.localSlots), false, nil
 }
 
-// handleSegment implements doorbellHandler: it maps the peer's next segment, whose slots the peer
-// may then use, and closes f. The error matches ErrCorrupt if the segment is invalid or the peer
-// has too many, and is otherwise that of mapping it.
+// handleSegment implements doorbellHandler: it maps the peer's next segment, whose file is f, so
+// that the peer can open streams in its slots, and closes f. The error matches ErrCorrupt if the
+// segment is invalid or the peer has too many slots, and is otherwise that of mapping it. It
+// acquires mu.
 func (s *Session) handleSegment(f *os.File) error {
 	defer f.Close()
 	s.mu.Lock()
@@ -304,8 +315,10 @@ func (s *Session) handleSegment(f *os.File) error {
 }
 
 // handleDoorbell implements doorbellHandler: it wakes the reader or the writer of the stream that d
-// names, or adds the stream that the peer has opened. The error matches ErrCorrupt if d is invalid.
-// A doorbell for a closed stream is ignored.
+// names, or adds a stream that the peer has opened. It ignores a doorbell for a stream that the
+// session does not have, and the doorbell of a segment, which handleSegment has handled. The error
+// is that of handleOpened, which matches ErrCorrupt if the peer violated the protocol. It acquires
+// mu.
 func (s *Session) handleDoorbell(d doorbell) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -315,21 +328,24 @@ func (s *Session) handleDoorbell(d doorbell) error {
 	case doorbellOpened:
 		return s.handleOpened(d)
 	}
-	id := d&^doorbellEvent ^ doorbellOwn // the peer's slots are not this end's
-	for st := range s.streams {
-		if st.id == id && d.event() == doorbellReadable {
-			st.read.wake()
-		} else if st.id == id {
-			st.write.wake()
-		}
+	slots, k := s.localSlots, d.slot()
+	if d.own() {
+		slots = s.peerSlots
+	}
+	switch {
+	case k >= len(slots) || slots[k].stream == nil:
+	case d.event() == doorbellReadable:
+		slots[k].stream.read.wake()
+	default:
+		slots[k].stream.write.wake()
 	}
 	return nil
 }
 
-// handleOpened adds the stream that the peer has opened in the slot of d and queues it for Accept,
-// or resets it if the peer has too many. The error matches ErrCorrupt if the slot is not free, and
-// is otherwise that of reserving pages. The caller holds mu, which handleOpened may release for a
-// moment.
+// handleOpened adds the stream that the peer has opened in the slot of d. It queues the stream for
+// Accept, or resets and closes it if the peer has too many or the session is closed. The error
+// matches ErrCorrupt if the slot is not one that the peer may use now, and is otherwise that of
+// reserving pages. The caller holds mu, which handleOpened may release for a moment.
 func (s *Session) handleOpened(d doorbell) error {
 	k := d.slot()
 	if !d.own() || k >= len(s.peerSlots) || s.peerSlots[k].used {
@@ -356,15 +372,16 @@ func (s *Session) handleOpened(d doorbell) error {
 	return nil
 }
 
-// removeStream removes a closed stream from the session and frees its slot, which the end that
-// opened the stream may then use again. The caller holds both mutexes of the stream, and not mu.
+// removeStream removes a closed stream from the session, releases the pages by which its rings have
+// grown, and marks its slot as unused by this end. The end that opened the stream may use the slot
+// again once both ends have done so. The caller holds both mutexes of the stream, and not mu.
 func (s *Session) removeStream(st *stream) {
 	st.rings.releaseGrown()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	p := s.streams[st]
 	delete(s.streams, st)
-	p.used = false
+	p.used, p.stream = false, nil
 	if !st.id.own() {
 		s.peerStreams--
 		failpoint.Here()
@@ -373,8 +390,10 @@ func (s *Session) removeStream(st *stream) {
 	}
 }
 
-// Accept implements [transport.Session]. After the session has ended it first returns the streams
-// that arrived before. The error is the cause of ctx, or the reason of the session's end.
+// Accept implements [transport.Session]: it blocks until the peer has opened a stream, and returns
+// the stream. If ctx has ended before the call, it returns the cause of ctx. After the session has
+// ended it first returns the streams that arrived before, unless Close was called. The error is the
+// cause of ctx, the reason of the session's end, or ErrClosed after Close.
 func (s *Session) Accept(ctx context.Context) (transport.Stream, error) {
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
@@ -401,17 +420,18 @@ func (s *Session) Accept(ctx context.Context) (transport.Stream, error) {
 	return st, nil
 }
 
-// Done implements [transport.Session]. The channel is closed when the session ends: after Close,
-// when the peer is gone or has violated the protocol, or when the session's socket or memory fails.
-// Err returns the reason.
+// Done implements [transport.Session]. It returns a channel that is closed when the session ends;
+// from then on Err returns the reason.
 func (s *Session) Done() <-chan struct{} { return s.peer.done }
 
-// Err implements [transport.Session]: it returns the reason of the end, or nil while the session is
-// open.
+// Err implements [transport.Session]: it returns why the session has ended, or nil while it is
+// open. The reason is ErrClosed if Close has ended it, and io.EOF if the peer closed or died. It
+// matches ErrCorrupt if the peer violated the protocol.
 func (s *Session) Err() error { return s.peer.failure() }
 
-// Close implements [transport.Session]. It closes the socket and all streams, waits for their calls
-// and the session's goroutine, and unmaps the segments.
+// Close implements [transport.Session]. It closes the socket and all streams, waits until their
+// reads and writes and the session's goroutine have returned, and unmaps the segments. It returns
+// nil. The goroutine returns only after the channel given to NewSession is closed.
 func (s *Session) Close() error {
 	s.peer.end(transport.ErrClosed)
 	s.receiving.Wait()

@@ -42,7 +42,7 @@ func addresses() ringsession.Addresses {
 	return ringsession.Addresses{Local: a, Remote: a}
 }
 
-// ready returns a channel that is closed.
+// ready returns a closed channel, for sessions that may read from their socket at once.
 func ready() <-chan struct{} {
 	c := make(chan struct{})
 	close(c)
@@ -92,6 +92,29 @@ func TestStreamIsNetConn(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A read into an empty slice returns 0 and nil, also if the peer has finished writing: bytes may
+// still be in the ring. After Close it returns ErrClosed.
+func TestReadOfNothing(t *testing.T) {
+	client, server := sessions(t, 1)
+	out, in := open(t, client, server)
+	_, err := out.Write([]byte("last"))
+	require.NoError(t, err)
+	require.NoError(t, out.CloseWrite())
+	for name, read := range map[string]func([]byte) (int, error){
+		"Read": in.Read, "TryRead": in.(transport.Poller).TryRead,
+	} {
+		n, err := read(nil)
+		require.NoError(t, err, name)
+		require.Zero(t, n)
+	}
+	got, err := io.ReadAll(in)
+	require.NoError(t, err)
+	require.Equal(t, "last", string(got))
+	require.NoError(t, in.Close())
+	_, err = in.Read(nil)
+	require.ErrorIs(t, err, transport.ErrClosed)
 }
 
 func random(size int) []byte {
@@ -144,7 +167,8 @@ func TestSlotsAreReused(t *testing.T) {
 	}
 }
 
-// An Open that found the session open must not access memory that Close has unmapped since.
+// The search for streams that the peer has reset, which Open makes, does not access memory that
+// Close has unmapped.
 func TestClosedSessionMemoryIsNotAccessed(t *testing.T) {
 	client, server := sessions(t, 3)
 	open(t, client, server)
@@ -169,8 +193,8 @@ func TestOpenDuringClose(t *testing.T) {
 	}
 }
 
-// Message and bulk streams have large rings, others small ones. A slot is used again only for
-// rings of its kind.
+// The rings of the first stream and of bulk streams have the space of large rings, those of other
+// streams that of small rings. This also holds for streams in slots that are used again.
 func TestSpaceOfStreams(t *testing.T) {
 	client, server := sessions(t, 6)
 	open := func(f func() (transport.Stream, error), space int) transport.Stream {

@@ -49,10 +49,12 @@ var regionSpecs = [...][]regionSpec{
 	smallRing: {{4 << 10, 0}, {16 << 10, 32 << 10}, {64 << 10, 128 << 10}},
 }
 
-// baseSize returns the size in bytes of the base part of a slot.
+// baseSize returns the size in bytes of a slot's base part, which holds the headers and the first
+// region of both rings.
 func (k ringKind) baseSize() int { return slotHeaderSize + 2*(ringHeaderSize+regionSpecs[k][0].size) }
 
-// growthSize returns the size in bytes of the growth part of a slot.
+// growthSize returns the size in bytes of a slot's growth part, which holds all regions of both
+// rings but the first.
 func (k ringKind) growthSize() (size int) {
 	for _, spec := range regionSpecs[k][1:] {
 		size += 2 * spec.size
@@ -65,7 +67,8 @@ func (k ringKind) growthSize() (size int) {
 var firstSegmentKinds = []ringKind{largeRing, smallRing, largeRing}
 
 // preparedSegmentKinds returns the kinds of the slots of a prepared segment for that number of
-// streams: those of any first segment, followed by small ones.
+// streams: those of any first segment, followed by small ones. There are at least three, and at
+// most maxSlots/2. The caller owns the result.
 func preparedSegmentKinds(streams int) []ringKind {
 	kinds := slices.Clone(firstSegmentKinds)
 	for range min(streams, maxSlots/2) - len(firstSegmentKinds) {
@@ -90,9 +93,10 @@ type slot struct {
 	fromOpener ring // carries bytes from the end that opens the stream
 	toOpener   ring
 	kind       ringKind
-	firstLevel int  // index of the region that both rings begin with
-	used       bool // this end has a stream here
-	reserved   bool // the rings have pages for all that they begin with
+	firstLevel int     // index of the region that both rings begin with
+	used       bool    // this end has a stream here, or is opening one
+	stream     *stream // that stream, nil for none
+	reserved   bool    // the rings have pages for all that they begin with
 }
 
 // ring is the memory of one ring, part of a mapped segment. The index of a region is called its
@@ -106,8 +110,9 @@ type ring struct {
 // regions are the areas of a ring, by level. They are part of a mapped segment.
 type regions [][]byte
 
-// slotsIn returns the slots of a mapped segment, in order; kinds are their kinds. The segment must
-// have the size that segmentSize returns for these kinds. The slots refer to its memory.
+// slotsIn returns the slots of a mapped segment, in order. kinds holds the kind of each slot, and
+// the segment must have the size that segmentSize returns for them. The slots refer to the memory
+// of segment.
 func slotsIn(segment []byte, kinds []ringKind) (all []*slot) {
 	growth := segment
 	for _, kind := range kinds {
@@ -121,8 +126,8 @@ func slotsIn(segment []byte, kinds []ringKind) (all []*slot) {
 	return all
 }
 
-// newSlot returns the slot of that kind with the memory base and growth, its base part and its
-// growth part. The slot refers to that memory.
+// newSlot returns a slot of that kind, whose base part is base and whose growth part is growth. It
+// reads from the header in base with which region the rings begin. The slot refers to both slices.
 func newSlot(base, growth []byte, kind ringKind) *slot {
 	s := &slot{vacant: uint32At(base, offsetVacant), base: base, kind: kind}
 	if uint32At(base, offsetLarge).Load() != 0 {
@@ -149,8 +154,9 @@ func newSlot(base, growth []byte, kind ringKind) *slot {
 func uint32At(mem []byte, at int) *atomic.Uint32 { return (*atomic.Uint32)(unsafe.Pointer(&mem[at])) }
 
 // reserve reserves pages for the slot's base part and for the regions that its rings begin with,
-// unless it has done so before. Both ends call it: a peer could have sent a segment without any
-// memory. The caller holds Session.mu.
+// unless it has done so before. It returns nil if this system cannot reserve pages of existing
+// memory. Both ends call it: a peer could have sent a segment without any memory. Other errors are
+// those of segment.Reserve. The caller holds Session.mu.
 func (s *slot) reserve() error {
 	if s.reserved {
 		return nil
@@ -175,24 +181,27 @@ func ignoreUnsupported(err error) error {
 }
 
 // CreateSegment creates the segment of a session whose client opens up to that many streams, one of
-// them a bulk stream. The server calls it and passes the file to the client before the session
+// them a bulk stream. The server calls it, and passes the file to the client before the session
 // begins: a lack of descriptors or mappings at either end then fails the handshake and not the open
-// session. The caller owns the segment until NewSessionWithSegment.
+// session. The caller owns the segment until NewSessionWithSegment. The errors are those of
+// segment.CreateSparse.
 func CreateSegment(streams int) (*segment.Segment, error) {
 	return createSegment(preparedSegmentKinds(streams))
 }
 
 // MapSegment maps the segment that the server has created with [CreateSegment] for the same number
 // of streams. The caller keeps f, and owns the segment until NewSessionWithSegment. The error
-// matches [ErrCorrupt] if the peer is at fault.
+// matches [ErrCorrupt] if the segment is not such a one, and is a *segment.Error if this system
+// refuses to map it.
 func MapSegment(f *os.File, streams int) (*segment.Segment, error) {
 	return mapSegment(f, []int{segmentSize(preparedSegmentKinds(streams)...)})
 }
 
-// createSegment creates a segment with a slot of each of the kinds, which the caller owns, and
+// createSegment creates a segment with one slot of each of the kinds, which the caller owns, and
 // reserves pages for the slot headers only. Some systems cannot reserve pages later (Linux before
-// 5.14). There the rings begin with the last region that needs no budget, for which createSegment
-// reserves pages now, and do not grow.
+// 5.14). There createSegment reserves all pages that the rings will use: the rings begin with their
+// largest region that is not charged to the budget, and do not grow. The errors are those of
+// segment.CreateSparse.
 func createSegment(kinds []ringKind) (*segment.Segment, error) {
 	size, base := segmentSize(kinds...), 0
 	var headers []segment.Extent
@@ -224,8 +233,8 @@ func createSegment(kinds []ringKind) (*segment.Segment, error) {
 }
 
 // mapSegment maps a segment of the peer, which must be sealed and have one of these sizes in bytes.
-// The caller keeps f and owns the segment. The error matches [ErrCorrupt] unless this system
-// refuses to map it.
+// The caller keeps f and owns the segment. The error matches [ErrCorrupt] if the peer is at fault,
+// and is a *segment.Error if this system refuses to map the segment.
 func mapSegment(f *os.File, sizes []int) (*segment.Segment, error) {
 	s, err := segment.Map(f, int64(slices.Max(sizes)))
 	var refused *segment.Error
@@ -242,10 +251,10 @@ func mapSegment(f *os.File, sizes []int) (*segment.Segment, error) {
 	return s, nil
 }
 
-// useSegment makes the slots of seg, a prepared segment, those of the streams that the client
-// opens. It returns an error if seg does not have the size for cfg.MaxStreams. The session owns seg,
-// even after an error. If seg is nil useSegment does nothing. It is called before any other
-// goroutine uses s.
+// useSegment uses the slots of seg, a prepared segment, for the streams that the client opens. The
+// session owns seg, even after an error. The error means that seg does not have the size for
+// cfg.MaxStreams. If seg is nil useSegment does nothing. It is called before any other goroutine
+// uses s.
 func (s *Session) useSegment(seg *segment.Segment, cfg transport.SessionConfig) error {
 	if seg == nil {
 		return nil

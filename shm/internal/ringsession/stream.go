@@ -54,8 +54,9 @@ func newStream(peer *peerSocket, id doorbell, rings ringPair, a Addresses, polle
 	return s
 }
 
-// Read implements net.Conn: it blocks until there are bytes in the ring, and returns io.EOF once
-// the peer has finished writing and the ring is empty.
+// Read implements net.Conn: it blocks until there are bytes in the ring, copies at most 512 KiB of
+// them to p, and returns how many. For an empty p it does not block. The error is that of tryRead,
+// io.EOF after the last byte if the peer has finished writing.
 func (s *stream) Read(p []byte) (int, error) {
 	s.read.mu.Lock()
 	defer s.read.mu.Unlock()
@@ -68,11 +69,15 @@ func (s *stream) Read(p []byte) (int, error) {
 	}
 }
 
-// tryRead reads available bytes into p without blocking and returns how many. It returns 0 and nil
-// if there are none yet. Bytes that were written before the end of the stream or of the session are
-// returned before that end's error. The caller holds read.mu.
+// tryRead copies bytes from the ring into p without blocking and returns how many. It returns 0 and
+// nil if there are none yet. It notifies a blocked writer of the peer when enough space is free.
+// The error is that of callError, even if there are bytes. If the ring is corrupt, or the system
+// has no pages for it, tryRead ends the session with that error and returns it. Other errors are
+// returned after all bytes: io.EOF if the peer has finished writing, errReset if the peer has
+// refused or aborted the stream, or that of sessionError. For an empty p the error is that of
+// callError. The caller holds read.mu.
 func (s *stream) tryRead(p []byte) (int, error) {
-	if err := s.callError(&s.read); err != nil {
+	if err := s.callError(&s.read); err != nil || len(p) == 0 {
 		return 0, err
 	}
 	failure := s.peer.failure()
@@ -97,8 +102,9 @@ func (s *stream) tryRead(p []byte) (int, error) {
 	return 0, sessionError(failure)
 }
 
-// sessionError returns the error of calls on a stream whose session has ended with failure, or nil
-// if failure is nil. It wraps failure and never equals io.EOF: the stream has not ended properly.
+// sessionError returns the error of calls on a stream whose session has ended with the error
+// failure, or nil if failure is nil. The result wraps failure and never equals io.EOF: the stream
+// has not ended properly.
 func sessionError(failure error) error {
 	if failure == nil {
 		return nil
@@ -106,8 +112,8 @@ func sessionError(failure error) error {
 	return fmt.Errorf("session: %w", failure)
 }
 
-// callError returns the error of all calls in direction d: that of Close, once the stream is closed
-// here, or os.ErrDeadlineExceeded once d's deadline has passed. Otherwise it returns nil.
+// callError returns why calls in direction d fail at once: the error with which the stream was
+// closed here, or os.ErrDeadlineExceeded once d's deadline has passed. Otherwise it returns nil.
 func (s *stream) callError(d *direction) error {
 	switch {
 	case s.closed.Load() != nil:
@@ -129,14 +135,19 @@ func (s *stream) readChanged() bool {
 	return n > 0 || err != nil || in.header.writerState.Load() != writing
 }
 
-// Write implements net.Conn: it blocks until all of p is in the ring.
+// Write implements net.Conn: it blocks until all of p is in the ring, and returns how many bytes it
+// wrote, less than len(p) only with an error. It keeps no reference to p. The error is that of
+// tryWrite: for example ErrClosed after CloseWrite, EPIPE if the peer reads no more, or
+// os.ErrDeadlineExceeded.
 func (s *stream) Write(p []byte) (int, error) {
 	s.write.mu.Lock()
 	defer s.write.mu.Unlock()
 	return s.writeAll(p)
 }
 
-// WriteBuffers implements transport.Gatherer: it blocks until all pieces are in the ring.
+// WriteBuffers implements transport.Gatherer: it blocks until all pieces are in the ring. It
+// removes the bytes written from pieces and returns their number, also if it fails. It keeps no
+// reference to the pieces. The error is that of tryWrite.
 func (s *stream) WriteBuffers(pieces *net.Buffers) (total int64, err error) {
 	s.write.mu.Lock()
 	defer s.write.mu.Unlock()
@@ -154,8 +165,8 @@ func (s *stream) WriteBuffers(pieces *net.Buffers) (total int64, err error) {
 	return total, nil
 }
 
-// writeAll copies p to the ring and blocks until all of it is there. It returns how much it wrote,
-// less than len(p) only with an error. The caller holds write.mu.
+// writeAll copies all of p to the ring and blocks while the ring is full. It returns how much it
+// wrote, less than len(p) only with an error, which is that of tryWrite. The caller holds write.mu.
 func (s *stream) writeAll(p []byte) (n int, err error) {
 	for {
 		k, err := s.tryWrite(p[n:])
@@ -171,7 +182,8 @@ func (s *stream) writeAll(p []byte) (n int, err error) {
 
 // tryWrite copies p to the ring as far as there is space, at most one batch of it, and wakes the
 // peer's reader if that is blocked. It returns how much it wrote, possibly 0, and does not wait for
-// space. The caller holds write.mu.
+// space. The error is that of writeError, or matches ErrCorrupt; the latter ends the session. The
+// caller holds write.mu.
 func (s *stream) tryWrite(p []byte) (int, error) {
 	if err := s.writeError(); err != nil {
 		return 0, err
@@ -189,8 +201,8 @@ func (s *stream) tryWrite(p []byte) (int, error) {
 }
 
 // writeError returns why writes fail even if there is space: ErrClosed after CloseWrite, the error
-// of callError, the error of the session if that has ended, or EPIPE if the peer reads no more.
-// Otherwise it returns nil. The caller holds write.mu.
+// of callError for writes, that of sessionError if the session has ended, or EPIPE if the peer has
+// closed the stream. Otherwise it returns nil. The caller holds write.mu.
 func (s *stream) writeError() error {
 	if s.writeClosed.Load() {
 		return transport.ErrClosed
@@ -208,7 +220,7 @@ func (s *stream) writeError() error {
 }
 
 // writeChanged reports whether a blocked write can go on, because tryWrite would write bytes or
-// return an error. The caller holds write.mu.
+// return an error. If the ring is full it may grow it. The caller holds write.mu.
 func (s *stream) writeChanged() bool {
 	if s.writeError() != nil {
 		return true
@@ -217,24 +229,25 @@ func (s *stream) writeChanged() bool {
 	return n > 0 || err != nil
 }
 
-// awaitSpace polls for a while until there is space to write, or else grows the ring, and reports
-// whether a write can go on. If it returns false the caller should block. The caller holds
-// write.mu.
+// awaitSpace polls for a while until a write can go on, and then, if the ring is still full, tries
+// to grow it. It reports whether a write can go on, with space or with an error. After false the
+// caller should block. The caller holds write.mu.
 func (s *stream) awaitSpace() bool {
 	return s.write.poller.Poll(s.write.changed) || s.rings.out.growUncharged()
 }
 
-// notifyIfBlocked sends the peer a doorbell with the event if blocked, a flag in a ring, shows that
-// the peer is blocked. It clears the flag, so that the peer gets one doorbell each time that it
-// blocks.
+// notifyIfBlocked sends the peer a doorbell with event if blocked is 1: the flag in a ring by which
+// the peer shows that its reader or writer is blocked. It clears the flag first, so that the peer
+// gets at most one doorbell each time that it blocks.
 func (s *stream) notifyIfBlocked(blocked *atomic.Uint32, event doorbell) {
 	if blocked.Load() != 0 && blocked.CompareAndSwap(1, 0) {
 		s.peer.notify(s.id | event)
 	}
 }
 
-// CloseWrite implements transport.Stream. A blocked write returns ErrClosed; the peer reads what
-// was written, then io.EOF.
+// CloseWrite implements transport.Stream. It ends writing, and returns nil: blocked and later
+// writes return ErrClosed, and the peer reads the bytes written before, then io.EOF. It waits until
+// a write in progress has returned.
 func (s *stream) CloseWrite() error {
 	s.writeClosed.Store(true)
 	s.write.wake()
@@ -246,8 +259,9 @@ func (s *stream) CloseWrite() error {
 	return nil
 }
 
-// endWriting publishes state, finished or reset, as the end of what this end writes, and wakes the
-// peer's reader. It does nothing if writing has ended before. The caller holds write.mu.
+// endWriting publishes that this end writes no more, and wakes the peer's reader. state is finished
+// (the peer then reads io.EOF) or reset (the peer gets an error). endWriting does nothing if
+// writing has ended before. The caller holds write.mu.
 func (s *stream) endWriting(state uint32) {
 	out := s.rings.out
 	if out.header.writerState.Load() == writing {
@@ -258,9 +272,10 @@ func (s *stream) endWriting(state uint32) {
 	}
 }
 
-// Close implements net.Conn. It wakes blocked calls and waits until they have returned. The peer
-// reads the bytes that were written before, and its own writes fail. The slot of the stream becomes
-// free.
+// Close implements net.Conn. It wakes blocked reads and writes, waits until they have returned, and
+// returns nil. The peer reads the bytes that were written before, and its own writes fail. The
+// stream gives up its memory; the slot can be used again once the peer has closed the stream too.
+// Further calls do nothing.
 func (s *stream) Close() error {
 	s.close(transport.ErrClosed, func() {
 		s.endWriting(finished)
@@ -273,9 +288,10 @@ func (s *stream) Close() error {
 	return nil
 }
 
-// close makes all calls fail with err, and waits until those in progress have returned. It then
-// calls last, with both mutexes held; last may still use the rings. On a closed stream close does
-// nothing.
+// close stores err, which callError returns from then on, wakes blocked reads and writes, and waits
+// until they have returned. With both mutexes held, it then stops the deadlines, calls last, which
+// may still use the rings, releases the charge to the budget, and drops the rings. On a closed
+// stream close does nothing.
 func (s *stream) close(err error, last func()) {
 	s.closing.Do(func() {
 		s.closed.Store(&err)
@@ -294,7 +310,8 @@ func (s *stream) close(err error, last func()) {
 	})
 }
 
-// wake makes the blocked calls of both directions check their state again.
+// wake wakes the blocked read and the blocked write of the stream, which then check whether they
+// can go on.
 func (s *stream) wake() {
 	s.read.wake()
 	s.write.wake()

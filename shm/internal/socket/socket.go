@@ -13,9 +13,9 @@ import (
 // MaxRetries is how often Retry calls a function again.
 const MaxRetries = 100
 
-// Retry calls send, which sends through a Unix socket, and returns its error. If that is ENOBUFS,
-// because the system has no memory for the message, Retry calls send again, a millisecond apart, up
-// to MaxRetries times. It returns the error of the last call.
+// Retry calls send, which sends through a Unix socket, until it returns nil or an error that does
+// not match ENOBUFS, by which the system has no memory for the message. It calls send again after a
+// millisecond each time, up to MaxRetries times, and returns the error of the last call.
 func Retry(send func() error) error {
 	for range MaxRetries {
 		if err := send(); !errors.Is(err, unix.ENOBUFS) {
@@ -28,8 +28,9 @@ func Retry(send func() error) error {
 
 // Send sends p, with a copy of file's descriptor attached if file is not nil; the caller keeps
 // file. While the buffer of the socket is full it blocks, for at most timeout; then the error
-// matches os.ErrDeadlineExceeded. Other errors are those of the socket. No other goroutine may be
-// writing to the socket with a deadline.
+// matches os.ErrDeadlineExceeded. Other errors are those of the socket. Send sets the socket's
+// write deadline and removes it before it returns, so no other goroutine may be writing to the
+// socket with a deadline.
 func Send(socket *net.UnixConn, p []byte, file *os.File, timeout time.Duration) error {
 	var rights []byte
 	if file != nil {

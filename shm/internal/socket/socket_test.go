@@ -96,7 +96,8 @@ func TestSendFile(t *testing.T) {
 	require.Zero(t, oobn)
 }
 
-// A peer that does not read costs a sender the timeout, which does not apply to later writes.
+// Send to a peer that does not read fails after the timeout. The timeout does not apply to later
+// writes.
 func TestSendTimesOut(t *testing.T) {
 	one, other := pair(t)
 	err := error(nil)

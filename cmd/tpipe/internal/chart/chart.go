@@ -48,8 +48,9 @@ const (
 // Point is a value at a size.
 type Point struct{ Size, Value float64 }
 
-// WriteTo implements io.WriterTo: it writes the chart as an SVG document. It omits values that cannot
-// be drawn: those that are negative or not finite numbers, and 0 on a logarithmic axis.
+// WriteTo writes the chart to w as an SVG document and returns the number of bytes written. It
+// omits points that cannot be drawn: those with a negative or not finite size or value, and those
+// with the value 0 on a logarithmic axis. The error is that of w.
 func (c *Chart) WriteTo(w io.Writer) (int64, error) {
 	text, err := xml.MarshalIndent(c.draw(), "", " ")
 	if err != nil {
@@ -71,7 +72,7 @@ const (
 	legendWidth = 330.0 // of one entry
 )
 
-// draw returns the whole drawing.
+// draw returns the SVG element of the whole chart: the title, the note, all panels and the legend.
 func (c *Chart) draw() node {
 	width := float64(len(c.Panels)) * (marginLeft + panelWidth + marginRight)
 	entries := c.legend(width)

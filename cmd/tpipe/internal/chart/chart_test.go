@@ -17,7 +17,7 @@ import (
 
 var update = flag.Bool("update", false, "write testdata")
 
-// example returns a chart with every kind of element.
+// example returns a chart that contains every kind of element.
 func example() *Chart {
 	return &Chart{
 		Title: "Example <of> two panels", Note: "8 in flight & more",
@@ -46,7 +46,8 @@ func text(t *testing.T, c *Chart) string {
 	return out.String()
 }
 
-// requireWellFormed parses an SVG document to its end.
+// requireWellFormed checks that text is a complete XML document whose root is an svg element, and
+// that no attribute contains NaN or Inf.
 func requireWellFormed(t *testing.T, text string) {
 	t.Helper()
 	d := xml.NewDecoder(strings.NewReader(text))
@@ -90,7 +91,8 @@ func TestTextIsEscaped(t *testing.T) {
 	require.Contains(t, got, "8 in flight &amp; more")
 }
 
-// Lines differ in colour; lines of one colour differ in style.
+// TestLinesDiffer checks that no two series of the example chart have lines of the same look, and
+// that series with the same Hue share a colour.
 func TestLinesDiffer(t *testing.T) {
 	c := example()
 	seen := map[string]bool{}
@@ -102,7 +104,8 @@ func TestLinesDiffer(t *testing.T) {
 	require.Equal(t, c.Series[0].colour(), c.Series[1].colour())
 }
 
-// Values that cannot be drawn do not make the document invalid.
+// TestOddData checks that charts without points, with few or many points, or with values that
+// cannot be drawn are valid documents.
 func TestOddData(t *testing.T) {
 	nan, inf := math.NaN(), math.Inf(1)
 	for name, points := range map[string][]Point{

@@ -6,8 +6,9 @@ import (
 	"strings"
 )
 
-// panel returns the drawing of panel i: its axes, whose left end is at the coordinate left, and its
-// lines. If the panel has no values to show, the drawing is its title and a short text.
+// panel returns an SVG element with the i-th panel: its title, its axes, and a line for each
+// series. The axes begin at the horizontal coordinate left. A panel without any value has a short
+// text in place of axes and lines.
 func (c *Chart) panel(i int, left float64) node {
 	g := element("g", nil)
 	g.add(label(left, top-14, "panel", c.Panels[i].Title))
@@ -34,7 +35,9 @@ func (c *Chart) panel(i int, left float64) node {
 	return g
 }
 
-// points returns the points of series s that panel i can show.
+// points returns the points of the series s that the i-th panel can show, in a new slice. It leaves
+// out points with a negative or not finite size or value, and on a logarithmic axis those with the
+// value 0.
 func (c *Chart) points(s Series, i int) (out []Point) {
 	if i >= len(s.Lines) {
 		return nil
@@ -54,16 +57,17 @@ type axes struct {
 	values scale
 }
 
-// x returns the horizontal coordinate of a size, rounded to tenths of a pixel, which keeps the file
-// small.
+// x returns the horizontal coordinate of a size in the drawing, rounded to tenths of a unit, which
+// keeps the file small.
 func (a axes) x(size float64) float64 { return tenths(a.left + panelWidth*a.sizes.place(size)) }
 
-// y returns the vertical coordinate of a value, rounded to tenths of a pixel.
+// y returns the vertical coordinate of a value in the drawing, rounded to tenths of a unit.
 func (a axes) y(value float64) float64 { return tenths(top + panelHeight*(1-a.values.place(value))) }
 
 func tenths(v float64) float64 { return math.Round(v*10) / 10 }
 
-// vertical returns the vertical axis with a grid line and a label for each tick of the values.
+// vertical returns the SVG elements of the vertical axis: its line, and for each tick a horizontal
+// grid line and a label. format returns the label of a value.
 func (a axes) vertical(format func(float64) string) (out []node) {
 	for _, v := range a.values.ticks {
 		y := a.y(v)
@@ -75,8 +79,9 @@ func (a axes) vertical(format func(float64) string) (out []node) {
 // tickWidth is the width of the label of a size.
 const tickWidth = 44
 
-// horizontal returns the horizontal axis with a label for each tick of the sizes, as far as they do not
-// overlap, and the name of the axis.
+// horizontal returns the SVG elements of the horizontal axis: its line, a mark and a label for each
+// tick, and the text name below. format returns the label of a size. A label that would overlap the
+// one before it is left out.
 func (a axes) horizontal(format func(float64) string, name string) []node {
 	const bottom = top + panelHeight
 	out := []node{line("axis", a.left, bottom, a.left+panelWidth, bottom)}
@@ -92,8 +97,9 @@ func (a axes) horizontal(format func(float64) string, name string) []node {
 	return append(out, label(a.left+panelWidth/2, bottom+38, "tick", name))
 }
 
-// line returns the drawing of series s in panel i: a line and a dot for each point, with size and value
-// as the title of the dot. It returns nil if the panel can show no point of the series.
+// line returns the SVG elements of the series s in the i-th panel, whose axes are a: a line, and a
+// dot for each point with the size and value as its title. It returns nil if the panel can show no
+// point of s.
 func (c *Chart) line(a axes, s Series, i int) []node {
 	points := c.points(s, i)
 	if len(points) == 0 {
@@ -123,8 +129,9 @@ type scale struct {
 	ticks []float64
 }
 
-// sizeScale returns a logarithmic scale for sizes with a tick at each size that occurs. Size 0 is two
-// doublings to the left of the smallest other size.
+// sizeScale returns a logarithmic scale with a tick at each of sizes, which may contain duplicates.
+// Size 0 is placed as if it were a quarter of the smallest other size. A single size is in the
+// middle.
 func sizeScale(sizes []float64) scale {
 	sizes = slices.Compact(slices.Sorted(slices.Values(sizes)))
 	doublings := func(size float64) float64 {
@@ -143,8 +150,9 @@ func sizeScale(sizes []float64) scale {
 	return scale{func(size float64) float64 { return (doublings(size) - first) / (last - first) }, sizes}
 }
 
-// logScale returns a logarithmic scale that contains all values, which must be positive, with ticks at
-// powers of ten, and also at two and five times these if the range is small.
+// logScale returns a logarithmic scale that contains all values. Its ticks are powers of ten and,
+// if the largest value is at most 500 times the smallest, also twice and five times these. values
+// must be positive and not empty.
 func logScale(values []float64) scale {
 	low, high := slices.Min(values), slices.Max(values)
 	wide := high/low > 500
@@ -166,7 +174,8 @@ func logScale(values []float64) scale {
 	return scale{func(v float64) float64 { return (math.Log(v) - first) / (last - first) }, ticks}
 }
 
-// linearScale returns a scale from 0 that contains all values, with about six round ticks.
+// linearScale returns a linear scale that begins at 0 and contains all values, with at most seven
+// ticks at round numbers. values must not be negative or empty.
 func linearScale(values []float64) scale {
 	high := slices.Max(values)
 	if high <= 0 {
@@ -193,7 +202,8 @@ type legend struct {
 	height float64
 }
 
-// legend returns the legend for a drawing of that width.
+// legend returns the legend, which lies below the panels: a sample line and the name of each
+// series, in as many columns as fit into width. Its height does not include the panels.
 func (c *Chart) legend(width float64) legend {
 	columns := max(int((width-marginLeft)/legendWidth), 1)
 	g := element("g", nil)

@@ -17,7 +17,8 @@ type node struct {
 
 type attrs map[string]string
 
-// element returns an SVG element with these attributes, in the order of their names.
+// element returns an SVG element with that name and the attributes in a, ordered by their names. It
+// has no children and no text. a is not kept.
 func element(name string, a attrs) node {
 	n := node{XMLName: xml.Name{Local: name}}
 	for _, key := range slices.Sorted(maps.Keys(a)) {
@@ -26,27 +27,30 @@ func element(name string, a attrs) node {
 	return n
 }
 
-// textElement returns an SVG element that contains text.
+// textElement returns an SVG element with that name, the attributes in a and the content text,
+// which is escaped when the chart is written.
 func textElement(name string, a attrs, text string) node {
 	n := element(name, a)
 	n.Text = text
 	return n
 }
 
-// add appends child elements to n.
+// add appends children to the child elements of n, in order.
 func (n *node) add(children ...node) { n.Children = append(n.Children, children...) }
 
-// label returns a text element of that style class at a position.
+// label returns an SVG element with the given text at the position x, y. Its class attribute, which
+// selects the style, is class.
 func label(x, y float64, class, text string) node {
 	return textElement("text", attrs{"x": number(x), "y": number(y), "class": class}, text)
 }
 
-// line returns a line of that style class between two points.
+// line returns an SVG line from x1, y1 to x2, y2. Its class attribute, which selects the style, is
+// class.
 func line(class string, x1, y1, x2, y2 float64) node {
 	return element("line", attrs{"class": class, "x1": number(x1), "y1": number(y1), "x2": number(x2), "y2": number(y2)})
 }
 
-// number returns a coordinate as text.
+// number returns v as decimal text, without an exponent and with as few digits as are exact.
 func number(v float64) string { return strconv.FormatFloat(v, 'f', -1, 64) }
 
 // style is the style sheet with the colours of the light and the dark scheme. The background is drawn
@@ -80,7 +84,8 @@ const grey = "#8b949e"
 // dots are the patterns of grey lines.
 var dots = []string{"2 4", "8 3 2 3", "1 7", "12 4"}
 
-// colour returns the colour of the series in hexadecimal, such as "#8b949e".
+// colour returns the colour of the series in hexadecimal, such as "#8b949e": grey for a Bound, and
+// otherwise one of eight that s.Hue selects.
 func (s Series) colour() string {
 	if s.Kind == Bound {
 		return grey
@@ -88,7 +93,8 @@ func (s Series) colour() string {
 	return hues[s.Hue%len(hues)]
 }
 
-// stroke returns the attributes of the lines of the series, in a new map.
+// stroke returns the SVG attributes of the lines of the series, its colour and its pattern of
+// dashes, in a new map that the caller may change.
 func (s Series) stroke() attrs {
 	a := attrs{"class": "line", "stroke": s.colour()}
 	switch s.Kind {
@@ -100,7 +106,8 @@ func (s Series) stroke() attrs {
 	return a
 }
 
-// dot returns the mark of a point of the series at a position.
+// dot returns an SVG circle that marks a point of the series at the position x, y. Its size and
+// filling depend on s.Kind.
 func (s Series) dot(x, y float64) node {
 	a := attrs{"cx": number(x), "cy": number(y), "r": "3.5"}
 	switch s.Kind {

@@ -7,41 +7,9 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 // sumOf returns the CRC32C of data.
 func sumOf(data []byte) uint32 { return crc32.Checksum(data, castagnoli) }
 
-// fileSum computes the CRC32C of a file from those of its parts: the bytes before the tensors, and each
-// tensor.
-type fileSum struct {
-	parts []partSum // in the order of the file
-}
-
-type partSum struct {
-	crc   uint32
-	bytes int
-}
-
-// newFileSum returns the sum of a file that begins with head and has that number of tensors. set must
-// be called for each tensor before total.
-func newFileSum(head []byte, tensors int) fileSum {
-	s := fileSum{parts: make([]partSum, 1+tensors)}
-	s.parts[0] = partSum{sumOf(head), len(head)}
-	return s
-}
-
-// set records the CRC32C and the size in bytes of the tensor with that index. Different tensors may be
-// set concurrently.
-func (s *fileSum) set(index int, crc uint32, bytes int) { s.parts[1+index] = partSum{crc, bytes} }
-
-// total returns the CRC32C of the whole file. All tensors must have been set.
-func (s *fileSum) total() uint32 {
-	var crc uint32
-	for _, p := range s.parts {
-		crc = combineSums(crc, p.crc, p.bytes)
-	}
-	return crc
-}
-
-// combineSums returns the CRC32C of two consecutive pieces from the sums of both and the length
-// of the second. A CRC is linear over GF(2): the result is the first sum, shifted by that many
-// zero bytes, plus the second.
+// combineSums returns the CRC32C of two consecutive pieces of data. first and second are the CRC32C
+// of the pieces, and secondBytes is the length of the second piece. A CRC is linear over GF(2): the
+// result is first, shifted by secondBytes zero bytes, plus second.
 func combineSums(first, second uint32, secondBytes int) uint32 {
 	// A shift by one byte is a multiplication by x^8 modulo the polynomial. Its squares
 	// shift by two, four, eight bytes and so on.
@@ -55,8 +23,8 @@ func combineSums(first, second uint32, secondBytes int) uint32 {
 	return first ^ second
 }
 
-// multiply returns the product of two polynomials modulo that of CRC32C. In this reflected form, bit 31
-// is the coefficient of x^0.
+// multiply returns the product of the polynomials a and b modulo the polynomial of CRC32C. In a, b
+// and the result bit 31 is the coefficient of x^0.
 func multiply(a, b uint32) uint32 {
 	var product uint32
 	for bit := uint32(1) << 31; bit != 0; bit >>= 1 {

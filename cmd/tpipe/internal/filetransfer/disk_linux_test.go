@@ -12,7 +12,8 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
 
-// smallDisk mounts a file system of 1 MiB.
+// smallDisk mounts a file system of 1 MiB until the end of the test, and returns its directory. It
+// skips the test if mounting is not permitted.
 func smallDisk(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -23,7 +24,8 @@ func smallDisk(t *testing.T) string {
 	return dir
 }
 
-// An offer larger than the free disk space is rejected before anything is sent.
+// TestDiskTooSmall checks that a transfer of more bytes than the disk has free is rejected, and
+// leaves no files.
 func TestDiskTooSmall(t *testing.T) { eachDialect(t, testDiskTooSmall) }
 
 func testDiskTooSmall(t *testing.T, dialect pipe.Dialect) {
@@ -37,7 +39,8 @@ func testDiskTooSmall(t *testing.T, dialect pipe.Dialect) {
 	require.Empty(t, tree(t, dir))
 }
 
-// A disk that becomes full during a transfer fails it, and the part files are removed.
+// TestDiskFills checks that a transfer during which the disk becomes full fails at both ends, and
+// leaves no files.
 func TestDiskFills(t *testing.T) { eachDialect(t, testDiskFills) }
 
 func testDiskFills(t *testing.T, dialect pipe.Dialect) {
@@ -52,7 +55,7 @@ func testDiskFills(t *testing.T, dialect pipe.Dialect) {
 	other := filepath.Join(dir, "other")
 	sender, receiver := ends(t, dialect)
 	got := startReceive(t.Context(), store, receiver, &log{onAccepted: func() { writeFile(t, other, make([]byte, 600<<10)) }})
-	err = Send(t.Context(), sender, list, NoWatcher{})
+	err = Send(t.Context(), sender, list, SendOptions{}, NoWatcher{})
 	require.ErrorContains(t, err, "no space left on device")
 	require.ErrorIs(t, testwait.Finish(t, got), syscall.ENOSPC)
 	require.NoError(t, os.Remove(other))

@@ -4,15 +4,16 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"io"
 	"io/fs"
 	"math"
 	"os"
 	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 
-	"github.com/tensorpipe-go/tensorpipe/pipe"
 	"github.com/tensorpipe-go/tensorpipe/tensor/safetensors"
 )
 
@@ -22,9 +23,6 @@ type FileList struct {
 	Tensors int
 	Skipped int // files in folders that are not *.safetensors
 
-	// Compression is the codec requested for each tensor. The caller may set it.
-	Compression pipe.Compression
-
 	items []item
 }
 
@@ -33,29 +31,23 @@ type item struct {
 	path, name string
 	bytes      int
 	tensors    int
-	largest    int // bytes of a tensor
 }
 
 // Len returns the number of files.
 func (c *FileList) Len() int { return len(c.items) }
 
-// Largest returns the size of the largest tensor in bytes.
-func (c *FileList) Largest() int {
-	largest := 0
-	for _, it := range c.items {
-		largest = max(largest, it.largest)
-	}
-	return largest
-}
-
-// Gather returns the files to send. Each path is a file, or a folder of which all *.safetensors files
-// at any depth are sent. A file is named by the last element of its path, the files of a folder by the
-// folder's name and their path below it; the folder "." and folders that end in "/." add no name. All
-// headers are read and checked.
+// Gather returns a list of the files to send. Each of paths is a *.safetensors file, or a folder of
+// which all *.safetensors files at any depth are listed. Gather opens each file and checks its
+// header. The name of a file at the receiver is the last element of its path. For a file in a
+// folder it is the folder's name and the path below the folder; "." and folders that end in "/."
+// add no name.
 //
-// A path may be a symbolic link. A link to a file within a folder is followed if follow is set and is
-// an error otherwise; a link to a folder within a folder is always an error. The error may also be a
-// *NameError, or one of package safetensors or os.
+// A path may be a symbolic link. Within a folder, a link to another folder is an error. A link
+// there with the name of a *.safetensors file is followed if follow is true, and otherwise an error
+// too.
+//
+// The error reports a path that is no *.safetensors file, a link that is not allowed, or that there
+// are no files or too many. It may also be a *NameError, or one of package safetensors or os.
 func Gather(paths []string, follow bool) (*FileList, error) {
 	c := &FileList{}
 	for _, p := range paths {
@@ -83,8 +75,9 @@ func Gather(paths []string, follow bool) (*FileList, error) {
 	return c, checkNames(names)
 }
 
-// addFolder adds the files of a folder, as Gather describes. It counts the other files in Skipped. The
-// error is that of addFile or of package os, or reports a symbolic link that is not allowed.
+// addFolder adds all *.safetensors files below folder to the list, and counts its other files in
+// c.Skipped. It names the files as Gather does. The error reports a symbolic link that is not
+// allowed, or is that of addFile or of package os. The list may then have some of the files.
 func (c *FileList) addFolder(folder string, follow bool) error {
 	prefix, err := folderName(folder)
 	if err != nil {
@@ -113,8 +106,9 @@ func (c *FileList) addFolder(folder string, follow bool) error {
 	})
 }
 
-// folderName returns the prefix for the names of the files in a folder: its last element, or "" for
-// ".", "/." and the root.
+// folderName returns the first element of the names of the files in folder: the last element of
+// folder's absolute path. It returns "" if folder is ".", ends in "/." or is the root. The error is
+// that of filepath.Abs.
 func folderName(folder string) (string, error) {
 	if folder == "." || strings.HasSuffix(filepath.ToSlash(folder), "/.") {
 		return "", nil
@@ -129,8 +123,9 @@ func folderName(folder string) (string, error) {
 	return "", nil
 }
 
-// checkLink returns an error unless the symbolic link p, found within a folder, is allowed: a link to a
-// file if follow is set, or a link that is not *.safetensors and does not lead to a folder.
+// checkLink returns nil if Gather may pass the symbolic link p, which is within a folder. It
+// returns an error if p leads to a folder, and, if p is named *.safetensors, if follow is false or
+// p leads to nothing.
 func checkLink(p string, follow bool) error {
 	target, err := os.Stat(p)
 	switch {
@@ -146,8 +141,9 @@ func checkLink(p string, follow bool) error {
 	return nil
 }
 
-// addFile checks the header of the file p and adds it under that name. The error is a *NameError, that
-// of openSource, or reports that the list would have too many files or bytes.
+// addFile opens the file at the path p, checks its header, and adds it to the list with the given
+// name at the receiver. The file is closed again. The error is a *NameError, that of openSource, or
+// reports that the list would have too many files or bytes.
 func (c *FileList) addFile(p, name string) error {
 	if len(c.items) == maxFiles {
 		return fmt.Errorf("more than %d files; send them in several transfers", maxFiles)
@@ -164,34 +160,23 @@ func (c *FileList) addFile(p, name string) error {
 	if bytes > math.MaxInt-c.Bytes {
 		return errors.New("the total size of the files overflows")
 	}
-	c.items = append(c.items, item{p, name, bytes, len(s.parts), largest(s.parts)})
+	c.items = append(c.items, item{p, name, bytes, s.tensors})
 	c.Bytes += bytes
-	c.Tensors += len(s.parts)
+	c.Tensors += s.tensors
 	return nil
 }
 
 // source is an open file that is being sent. The caller of openSource must close file.
 type source struct {
-	file  *os.File
-	info  os.FileInfo // at the time of opening
-	head  []byte      // the bytes before the tensors
-	parts []part
+	file    *os.File
+	info    os.FileInfo // at the time of opening
+	head    []byte      // the bytes before the tensors
+	tensors int
 }
 
-// part is the position of one tensor in a file, in bytes.
-type part struct{ begin, bytes int }
-
-// largest returns the size of the largest tensor in bytes.
-func largest(parts []part) int {
-	n := 0
-	for _, p := range parts {
-		n = max(n, p.bytes)
-	}
-	return n
-}
-
-// openSource opens a regular file and reads and checks its header. The caller must close the source's
-// file. The error is one of package os or safetensors.
+// openSource opens the file at path, which must be a regular file, and reads and checks its header.
+// The caller must close the field file of the result. The error is one of package os or
+// safetensors.
 func openSource(path string) (*source, error) {
 	// Check before opening: opening a named pipe would block until it has a writer.
 	if info, err := os.Stat(path); err != nil {
@@ -211,52 +196,55 @@ func openSource(path string) (*source, error) {
 	return s, nil
 }
 
-// load reads the header of the file, checks it, and sets the other fields of s. The error is one of
-// package os or safetensors.
+// load reads and checks the header of s.file, and sets the other fields of s. It does not close the
+// file, also after an error. The error is one of package os or safetensors.
 func (s *source) load() (err error) {
 	if s.info, err = s.file.Stat(); err != nil {
 		return err
 	}
 	var head bytes.Buffer
 	size := int(s.info.Size())
-	s.parts, err = readHead(io.TeeReader(s.file, &head), size)
+	s.tensors, err = readHead(io.TeeReader(s.file, &head), size)
 	s.head = head.Bytes()
 	return err
 }
 
-// readHead reads the header of a file of size bytes from r, and nothing after it, and returns the
-// positions of the tensors in the file. The error is one of package safetensors, or that of r.
-func readHead(r io.Reader, size int) ([]part, error) {
+// readHead reads the header of a safetensors file from r, and no byte after it. size is the size of
+// the whole file. It returns the number of tensors. The error is one of package safetensors, also
+// if the header does not describe exactly size bytes, or that of r.
+func readHead(r io.Reader, size int) (tensors int, err error) {
 	limited := &io.LimitedReader{R: r, N: int64(size)}
 	head, err := safetensors.NewReader(limited, safetensors.Options{HeaderLimit: maxHeader - 8, ByteLimit: size})
 	if err != nil {
-		return nil, err
+		return 0, err
 	}
 	end := size - int(limited.N)
-	parts := make([]part, len(head.Infos()))
-	for i, info := range head.Infos() { // NewReader has checked that there are no gaps
-		parts[i] = part{end, info.ByteSize()}
+	for _, info := range head.Infos() { // NewReader has checked that there are no gaps
 		end += info.ByteSize()
 	}
 	if end != size {
-		return nil, &safetensors.FormatError{Reason: fmt.Sprintf("the header describes %d bytes, the file has %d", end, size)}
+		return 0, &safetensors.FormatError{Reason: fmt.Sprintf("the header describes %d bytes, the file has %d", end, size)}
 	}
-	return parts, nil
+	return len(head.Infos()), nil
 }
 
-// read fills data with the bytes of the file from offset on. The error is ErrChanged if the file has
-// become too short, or one of package os.
-func (s *source) read(data []byte, offset int) error {
-	if _, err := s.file.ReadAt(data, int64(offset)); errors.Is(err, io.EOF) {
-		return ErrChanged
-	} else if err != nil {
-		return err
+// read fills data with the bytes of the file from offset on, and returns their CRC32C. The error is
+// ErrChanged if the file ends before data is full, and otherwise one of package os.
+func (s *source) read(data []byte, offset int) (crc uint32, err error) {
+	for piece := range slices.Chunk(data, pieceBytes) {
+		if _, err := s.file.ReadAt(piece, int64(offset)); errors.Is(err, io.EOF) {
+			return 0, ErrChanged
+		} else if err != nil {
+			return 0, err
+		}
+		crc = crc32.Update(crc, castagnoli, piece)
+		offset += len(piece)
 	}
-	return nil
+	return crc, nil
 }
 
-// check returns ErrChanged if the size or the modification time of the file has changed since it was
-// opened. Another error is one of package os.
+// check returns nil if the size and the modification time of the file are those that it had when it
+// was opened, and ErrChanged if not. Any other error is one of package os.
 func (s *source) check() error {
 	now, err := s.file.Stat()
 	if err == nil && (now.Size() != s.info.Size() || !now.ModTime().Equal(s.info.ModTime())) {

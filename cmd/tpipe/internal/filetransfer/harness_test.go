@@ -18,17 +18,18 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
 
-// eachDialect runs a test in both dialects.
+// eachDialect runs test as a subtest in the native dialect and in the compatible one.
 func eachDialect(t *testing.T, test func(t *testing.T, dialect pipe.Dialect)) {
 	for _, d := range []pipe.Dialect{pipe.DialectNative, pipe.DialectCompatible} {
 		t.Run(string(d), func(t *testing.T) { test(t, d) })
 	}
 }
 
-// ends returns both ends of a pipe over TCP.
+// ends returns both ends of a new pipe over TCP in that dialect. They are closed when the test
+// ends.
 func ends(t *testing.T, dialect pipe.Dialect) (sender, receiver *pipe.Pipe) {
 	t.Helper()
-	options := pipe.Options{Name: "test", Limits: Limits(64 << 20), Dialect: dialect}
+	options := pipe.Options{Name: "test", Limits: Limits(), Dialect: dialect}
 	server, err := tensorpipe.TorchProfile().NewContext(options)
 	require.NoError(t, err)
 	client, err := tensorpipe.TorchProfile().NewContext(options)
@@ -56,19 +57,27 @@ func openStore(t *testing.T, o StoreOptions) (*Store, string) {
 	return s, dir
 }
 
-// startReceive starts to serve a sender.
+// startReceive calls s.Receive for p and w on a new goroutine. It returns a channel that receives
+// the result.
 func startReceive(ctx context.Context, s *Store, p *pipe.Pipe, w Watcher) <-chan error {
 	return testwait.Start(func() error { return s.Receive(ctx, p, w) })
 }
 
-// move sends files to a store through a new pipe.
+// move sends the files at paths to the store s through a new pipe, waits for both ends, and returns
+// the error of Send. It checks that Receive fails if and only if Send does.
 func move(t *testing.T, dialect pipe.Dialect, s *Store, paths ...string) error {
+	t.Helper()
+	return moveWith(t, dialect, s, SendOptions{}, paths...)
+}
+
+// moveWith does what move does, with the options o of Send.
+func moveWith(t *testing.T, dialect pipe.Dialect, s *Store, o SendOptions, paths ...string) error {
 	t.Helper()
 	list, err := Gather(paths, false)
 	require.NoError(t, err)
 	sender, receiver := ends(t, dialect)
 	got := startReceive(t.Context(), s, receiver, NoWatcher{})
-	sendErr := Send(t.Context(), sender, list, NoWatcher{})
+	sendErr := Send(t.Context(), sender, list, o, NoWatcher{})
 	if sendErr == nil {
 		require.NoError(t, sender.Close())
 	}
@@ -77,8 +86,8 @@ func move(t *testing.T, dialect pipe.Dialect, s *Store, paths ...string) error {
 	return sendErr
 }
 
-// heap returns the bytes of a file with tensors of these sizes. The metadata of the header makes
-// files of equal sizes different.
+// heap returns the bytes of a safetensors file with tensors of the given sizes in bytes. The header
+// contains salt, and the data depends on it, so files with different salts differ.
 func heap(salt string, sizes ...int) []byte {
 	header := map[string]any{"__metadata__": map[string]string{"salt": salt}}
 	end := 0
@@ -95,7 +104,7 @@ func heap(salt string, sizes ...int) []byte {
 	return append(file, data...)
 }
 
-// headOf returns the number of bytes before the tensors.
+// headOf returns the number of bytes before the tensors of file, the bytes of a safetensors file.
 func headOf(file []byte) int { return 8 + int(binary.LittleEndian.Uint64(file)) }
 
 func writeFile(t *testing.T, path string, data []byte) {
@@ -104,7 +113,7 @@ func writeFile(t *testing.T, path string, data []byte) {
 	require.NoError(t, os.WriteFile(path, data, 0o666))
 }
 
-// tree returns all files below a directory.
+// tree returns the contents of all files below dir, by their paths relative to dir.
 func tree(t *testing.T, dir string) map[string]string {
 	t.Helper()
 	files := map[string]string{}
@@ -127,6 +136,7 @@ type log struct {
 	files, bytes int
 	moved        int
 	placed       map[string]File
+	kept         map[string]int
 }
 
 func (l *log) Accepted(files, bytes int) {
@@ -151,4 +161,13 @@ func (l *log) Placed(f File) {
 		l.placed = map[string]File{}
 	}
 	l.placed[f.Name] = f
+}
+
+func (l *log) Kept(name string, bytes int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.kept == nil {
+		l.kept = map[string]int{}
+	}
+	l.kept[name] = bytes
 }

@@ -20,9 +20,10 @@ const (
 	maxDepth   = 32   // elements
 )
 
-// checkName returns a *NameError unless name is a valid file name below a directory: relative,
-// with elements separated by slashes, without "..", without separators of other systems and
-// without characters that are not printable.
+// checkName returns nil if name may be the name of a received file, and otherwise a *NameError with
+// the reason. name must be a relative path that ends in .safetensors, with slashes between its
+// elements, without "..", backslashes and characters that are not printable, and not too long or
+// too deep.
 func checkName(name string) error {
 	reason := ""
 	switch {
@@ -47,7 +48,9 @@ func checkName(name string) error {
 	return nil
 }
 
-// checkElements returns why the elements of a name are invalid, "" if they are valid.
+// checkElements returns "" if a name with these elements is not too deep and no element is too
+// long. Otherwise it returns the reason as a text that follows the name. elements must not be
+// empty.
 func checkElements(elements []string) (reason string) {
 	if len(elements) > maxDepth {
 		return "lies deeper than " + strconv.Itoa(maxDepth) + " directories"
@@ -63,9 +66,9 @@ func checkElements(elements []string) (reason string) {
 	return ""
 }
 
-// checkNames returns a *NameError unless all names are valid by checkName and can be created side by
-// side on every file system: names and directories that differ by case only, and a file below another
-// file, are rejected.
+// checkNames returns nil if checkName accepts all names and all files can exist side by side on
+// every file system. Otherwise it returns a *NameError. It rejects names and directories that
+// differ by case only, and a file whose directory is the name of another file.
 func checkNames(names []string) error {
 	spelling := map[string]string{} // of each name and directory
 	files := map[string]bool{}
@@ -96,16 +99,17 @@ func checkNames(names []string) error {
 	return nil
 }
 
-// fold returns a key for name that is equal for names that differ by case only.
+// fold returns a key for name. Names that differ by case only have the same key.
 func fold(name string) string { return strings.ToLower(strings.ToUpper(name)) }
 
-// partOf returns the name of the part file of the file with that name, in the same directory.
+// partOf returns the name of the part file of the file name: "dir/.a.tpipe-part" for "dir/a".
 func partOf(name string) string {
 	dir, base := path.Split(name)
 	return dir + "." + base + ".tpipe-part"
 }
 
-// Printable returns text, quoted as a Go string if it contains characters that are not printable.
+// Printable returns text unchanged if it is UTF-8 and all its characters are printable. Otherwise
+// it returns text quoted as a Go string.
 func Printable(text string) string {
 	if utf8.ValidString(text) && !strings.ContainsFunc(text, func(r rune) bool { return !unicode.IsPrint(r) }) {
 		return text

@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/testwait"
 )
 
 func TestCheckName(t *testing.T) {
@@ -70,42 +72,41 @@ func TestCheckNames(t *testing.T) {
 	require.ErrorContains(t, checkNames([]string{"X.safetensors/a.safetensors", "x.safetensors"}), "by case only")
 }
 
-func TestFileSum(t *testing.T) {
+func TestCombineSums(t *testing.T) {
 	numbers := rand.New(rand.NewPCG(1, 2))
 	for range 100 {
 		data := make([]byte, numbers.IntN(5000))
 		for i := range data {
 			data[i] = byte(numbers.Uint32())
 		}
-		cut := func(from int) int { return from + numbers.IntN(len(data)-from+1) }
-		a := cut(0)
-		b := cut(a)
-		s := newFileSum(data[:a], 3)
-		s.set(1, sumOf(data[b:b]), 0)
-		s.set(2, sumOf(data[b:]), len(data)-b)
-		s.set(0, sumOf(data[a:b]), b-a)
-		require.Equal(t, sumOf(data), s.total())
+		cut := numbers.IntN(len(data) + 1)
+		require.Equal(t, sumOf(data), combineSums(sumOf(data[:cut]), sumOf(data[cut:]), len(data)-cut))
 	}
 	require.Equal(t, uint32(0xe3069283), sumOf([]byte("123456789")), "the check value of CRC32C")
 }
 
-func TestWindow(t *testing.T) {
-	w := newWindow()
-	ctx, cancel := context.WithCancel(t.Context())
-	require.NoError(t, w.enter(ctx, 10*windowBytes), "alone")
-	require.False(t, w.tryEnter(0))
-	w.leave(10 * windowBytes)
-	for range windowSlots {
-		require.True(t, w.tryEnter(1))
-	}
-	require.False(t, w.tryEnter(0))
-	entered := make(chan error, 1)
-	go func() { entered <- w.enter(ctx, windowBytes-windowSlots+1) }()
-	w.leave(1)
-	require.NoError(t, <-entered)
-	require.False(t, w.tryEnter(0))
-	cancel()
-	require.ErrorIs(t, w.enter(ctx, 1), context.Canceled)
+// TestBuffers checks that no more buffers are in use than fit into the memory, that a blocked call
+// of acquire gets the next buffer that is released, and that acquire returns the cause of a context
+// that has ended.
+func TestBuffers(t *testing.T) {
+	b := newBuffers(2*chunkBytes + 1)
+	ctx, cancel := context.WithCancelCause(t.Context())
+	first, err := b.acquire(ctx)
+	require.NoError(t, err)
+	require.Len(t, first, chunkBytes)
+	_, err = b.acquire(ctx)
+	require.NoError(t, err)
+	third := testwait.Start(func() []byte {
+		buf, _ := b.acquire(ctx)
+		return buf
+	})
+	b.release(first)
+	require.Same(t, &first[0], &testwait.Finish(t, third)[0])
+	cancel(errEvening)
+	_, err = b.acquire(ctx)
+	require.ErrorIs(t, err, errEvening)
+	require.Equal(t, 1, cap(newBuffers(1).slots))
+	require.Equal(t, defaultMemory/chunkBytes, cap(newBuffers(0).slots))
 }
 
 func TestPrintable(t *testing.T) {

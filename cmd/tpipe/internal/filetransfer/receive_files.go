@@ -7,209 +7,174 @@ import (
 
 	"github.com/tensorpipe-go/tensorpipe/device"
 	"github.com/tensorpipe-go/tensorpipe/pipe"
-	"github.com/tensorpipe-go/tensorpipe/tensor"
 )
 
-// receiveMessage handles one message of the sender after the offer: the start of a file, or a tensor.
-// The error is that of receiveHead or receiveTensor, or matches ErrProtocol for any other message.
+// receiveMessage handles a message of the sender after the offer: it calls receiveHead for the
+// start of a file, receiveChunk for a chunk, and stop for the sender's last message, and returns
+// their error. It discards messages that only show that the sender still compares. For any other
+// message the error matches ErrProtocol.
 func (r *receiver) receiveMessage(in *pipe.Incoming) error {
 	var o senderMessage
 	if err := decode(in.Descriptor(), &o); err != nil {
 		return err
 	}
+	parts := len(in.Descriptor().Payloads) + len(in.Descriptor().Tensors)
 	switch {
-	case o.File != nil && o.Tensor == nil:
+	case o.File != nil && o.Chunk == nil:
 		return r.receiveHead(in, o.File)
-	case o.Tensor != nil && o.File == nil:
-		return r.receiveTensor(in, o.Tensor)
+	case o.Chunk != nil && o.File == nil:
+		return r.receiveChunk(in, o.Chunk)
+	case o.Stop != nil && parts == 0:
+		return r.stop(o.Stop)
+	case o.Comparing && r.resume && parts == 0:
+		return in.Discard(context.Background())
 	}
-	return protocolErrorf("a message that is neither a file nor a tensor")
+	return protocolErrorf("a message that is neither a file nor a chunk")
 }
 
-// currentComplete reports whether all tensors of the file that was started last have been received. It
-// returns true before the first file.
-func (r *receiver) currentComplete() bool {
-	return r.current == nil || r.tensorsReceived == len(r.current.parts)
+// currentReceived reports whether the messages of all chunks of the current file, the one that was
+// started last, have arrived. It returns true if no file was started yet.
+func (r *receiver) currentReceived() bool {
+	return r.current == nil || r.current.received == r.current.Bytes
 }
 
-// receiveHead handles the message that starts a file. It waits for space in the window, reads and
-// checks the header, and creates the part file. Another goroutine then writes the header to it. The
-// error matches ErrProtocol if the file is not the next one of the offer, or is that of begin, or the
-// cause of r.ctx.
+// receiveHead handles the message in, which starts the file that o names. It reads and checks the
+// file's header, and creates or opens the part file. If no chunk follows, it passes the file to
+// flushFiles. The error matches ErrProtocol if the message cannot be the start of the
+// next file of the offer, and otherwise wraps that of r.begin.
 func (r *receiver) receiveHead(in *pipe.Incoming, o *fileHead) error {
 	if err := expectParts(in.Descriptor(), 1, 0); err != nil {
 		return err
 	}
 	size := in.Descriptor().Payloads[0].Length
-	if r.filesStarted == len(r.files) || o.File != r.filesStarted || !r.currentComplete() || size > r.files[o.File].Bytes {
+	if r.filesStarted == len(r.files) || o.File != r.filesStarted || !r.currentReceived() || size > r.files[o.File].Bytes {
 		return protocolErrorf("file %d starts with %d bytes, out of order or larger than offered", o.File, size)
 	}
-	if err := r.window.enter(r.ctx, size); err != nil {
-		return err
-	}
-	p, head, err := r.begin(in, o)
+	p, err := r.begin(in, o)
 	if err != nil {
-		r.window.leave(size)
 		return withName(r.files[o.File].Name, err)
 	}
-	r.filesStarted, r.current, r.tensorsReceived = r.filesStarted+1, p, 0
-	r.writeLater(p, size, func() error { return r.write(p, head, 0) })
+	p.index = o.File
+	r.mu.Lock()
+	r.open[p] = true
+	r.mu.Unlock()
+	r.filesStarted, r.current = r.filesStarted+1, p
+	if r.currentReceived() {
+		r.written <- writtenBytes{p, p.Bytes}
+	}
 	return nil
 }
 
-// begin reads the bytes before the tensors of a file from the message in and checks them. It creates
-// the part file and adds it to r.open. It returns the part file and those bytes. The error matches
-// ErrChecksum, ErrProtocol, ErrLimit or ErrBusy, or is one of package safetensors or os, or that of the
-// pipe.
-func (r *receiver) begin(in *pipe.Incoming, o *fileHead) (*partFile, []byte, error) {
+// begin reads the header of a file, all bytes before its tensors, from the message in and checks
+// it. It returns a new part file, or the one to resume, and reports the bytes that the file has to
+// the watcher. The error matches ErrChecksum or ErrProtocol, or is one of package safetensors, that
+// of newPartFile or resumePart, or that of the pipe.
+func (r *receiver) begin(in *pipe.Incoming, o *fileHead) (*partFile, error) {
 	f := r.files[o.File]
 	head := make([]byte, in.Descriptor().Payloads[0].Length) // bounded by the limits of the pipe
 	if err := in.Read(context.Background(), pipe.Allocation{Payloads: [][]byte{head}}); err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	r.clock.pause()
 	defer r.clock.resume()
 	if crc := sumOf(head); crc != o.CRC {
-		return nil, nil, fmt.Errorf("header: %w: %08x, sent was %08x", ErrChecksum, crc, o.CRC)
+		return nil, fmt.Errorf("header: %w: %08x, sent was %08x", ErrChecksum, crc, o.CRC)
 	}
 	rest := bytes.NewReader(head)
-	parts, err := readHead(rest, f.Bytes)
+	tensors, err := readHead(rest, f.Bytes)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	if rest.Len() > 0 {
-		return nil, nil, protocolErrorf("%d bytes after the header", rest.Len())
+		return nil, protocolErrorf("%d bytes after the header", rest.Len())
 	}
-	if err := r.store.checkTensor(f.Name, largest(parts)); err != nil {
-		return nil, nil, err
+	var p *partFile
+	if o.From == 0 {
+		p, err = r.store.newPartFile(f, head)
+	} else if had := r.foundOf(o.File); had == nil || o.From < len(head) || o.From > had.Bytes ||
+		o.From%chunkBytes != 0 && o.From != f.Bytes || had.final && o.From < f.Bytes {
+		return nil, protocolErrorf("a start at byte %d", o.From)
+	} else {
+		p, err = r.store.resumePart(f, had, o.From, head)
 	}
-	p, err := r.store.newPartFile(f, head, parts)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	p.index = o.File
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.open[p] = true
-	return p, head, nil
+	p.tensors = tensors
+	r.watch.Moved(p.received)
+	return p, nil
 }
 
-// receiveTensor handles a message with a tensor. It waits for space in the window and allocates memory
-// for the tensor. Another goroutine then reads the tensor and writes it to the file. The error matches
-// ErrProtocol if the tensor is not the next one of the current file. Otherwise it is that of the
-// allocation, or the cause of r.ctx.
-func (r *receiver) receiveTensor(in *pipe.Incoming, o *tensorHead) error {
+// chunk is a chunk that is being received.
+type chunk struct {
+	file *partFile
+	data []byte // of buf
+	buf  []byte
+	crc  uint32
+	done chan struct{} // closed when data has been received, or err is set
+	err  error
+}
+
+// receiveChunk handles the message in, which has the chunk that o names. It waits for a buffer. A
+// goroutine then reads the chunk, and writeChunks writes it to the part file. The error matches
+// ErrProtocol if the message is not that of the next chunk of the current file. Otherwise it is the
+// cause of r.ctx.
+func (r *receiver) receiveChunk(in *pipe.Incoming, o *chunkHead) error {
 	if err := expectParts(in.Descriptor(), 0, 1); err != nil {
 		return err
 	}
 	p := r.current
-	if r.currentComplete() || o.File != p.index || o.Index != r.tensorsReceived {
-		return protocolErrorf("tensor %d of file %d out of order", o.Index, o.File)
+	if r.currentReceived() || o.File != p.index || o.Offset != p.received {
+		return protocolErrorf("a chunk of file %d at byte %d, out of order", o.File, o.Offset)
 	}
-	size := p.parts[o.Index].bytes
+	size := min(chunkBytes-o.Offset%chunkBytes, p.Bytes-o.Offset)
 	if n := in.Descriptor().Tensors[0].Length; n != size {
-		return withName(p.Name, protocolErrorf("tensor %d with %d bytes; the header describes %d", o.Index, n, size))
+		return withName(p.Name, protocolErrorf("a chunk of %d bytes at byte %d; want %d", n, o.Offset, size))
 	}
-	if err := r.window.enter(r.ctx, size); err != nil {
-		return err
-	}
-	memory, err := r.store.pool.Alloc(size)
+	buf, err := r.buffers.acquire(r.ctx)
 	if err != nil {
-		r.window.leave(size)
 		return err
 	}
-	r.tensorsReceived++
-	r.writeLater(p, size, func() error {
-		defer memory.Release()
-		return r.tensor(in, p, o, memory)
+	p.received += size
+	c := &chunk{file: p, data: buf[:size], buf: buf, crc: o.CRC, done: make(chan struct{})}
+	r.chunks <- c // it has space for all buffers
+	r.writing.Go(func() {
+		defer close(c.done)
+		c.err = in.Read(context.Background(), pipe.Allocation{Tensors: []device.Buffer{device.Bytes(c.data)}})
 	})
 	return nil
 }
 
-// writeLater runs do, which writes a part of the file p, on another goroutine. It ends the transfer if
-// do fails. The caller has entered the window with that number of bytes; they leave it when do returns.
-func (r *receiver) writeLater(p *partFile, bytes int, do func() error) {
-	r.working.Go(func() {
-		err := do()
-		r.window.leave(bytes)
-		if err != nil {
-			r.end(withName(p.Name, err))
+// writeChunks writes the chunks to their part files, in the order in which the sender has sent
+// them, and passes the numbers of bytes to flushFiles, until r.chunks is closed. After an error it
+// ends the transfer and writes no more chunks, but still releases their buffers.
+func (r *receiver) writeChunks() {
+	defer close(r.written)
+	failed := false
+	for c := range r.chunks {
+		<-c.done // at the latest when the pipe ends
+		if c.err == nil && !failed {
+			r.clock.pause()
+			if c.err = c.file.write(c.data, c.crc); c.err == nil {
+				r.watch.Moved(len(c.data))
+			}
+			r.clock.resume()
 		}
-	})
+		r.buffers.release(c.buf)
+		switch {
+		case failed:
+		case c.err != nil:
+			failed = true
+			r.end(withName(c.file.Name, c.err))
+		default:
+			r.written <- writtenBytes{c.file, c.file.written}
+		}
+	}
 }
 
-// tensor reads the tensor of the message in into memory, compares it with its checksum, and writes it
-// to the file p. The caller releases memory afterwards. The error matches ErrChecksum, or is that of
-// the pipe or of write.
-func (r *receiver) tensor(in *pipe.Incoming, p *partFile, o *tensorHead, memory *tensor.Storage) error {
-	data, err := memory.Bytes()
-	if err != nil {
-		return err
-	}
-	if err := in.Read(context.Background(), pipe.Allocation{Tensors: []device.Buffer{device.Bytes(data)}}); err != nil {
-		return err
-	}
-	r.clock.pause()
-	crc := sumOf(data)
-	r.clock.resume()
-	if crc != o.CRC {
-		return fmt.Errorf("tensor %d: %w: %08x, sent was %08x", o.Index, ErrChecksum, crc, o.CRC)
-	}
-	p.sum.set(o.Index, crc, len(data))
-	return r.write(p, data, p.parts[o.Index].begin)
-}
-
-// write writes data, one part of the file p, at offset. After the last part it gives the file its final
-// name and confirms it to the sender, and after the last file it ends the transfer. The error is one of
-// package os, ErrExists, or that of the pipe.
-func (r *receiver) write(p *partFile, data []byte, offset int) error {
-	placed, err := r.toDisk(p, data, offset)
-	if err != nil || placed == nil {
-		return err
-	}
-	m, err := encode(receiverMessage{Placed: &filePlaced{p.index, placed.CRC32C}})
-	if err != nil {
-		return err
-	}
-	r.mu.Lock()
-	delete(r.open, p)
-	r.placed++ // before the confirmation, after which the sender may close
-	r.mu.Unlock()
-	if err := r.pipe.Write(context.Background(), m); err != nil {
-		return err
-	}
-	r.clock.reset()
-	if int(r.reported.Add(1)) == len(r.files) {
-		r.end(nil)
-	}
-	return nil
-}
-
-// toDisk writes data, one part of the file p, at offset. After the last part it gives the file its
-// final name and returns a description of it. After any earlier part it returns nil, nil. The time that
-// toDisk takes does not count as a wait for the sender. Different parts may be written concurrently,
-// each once.
-func (r *receiver) toDisk(p *partFile, data []byte, offset int) (placed *File, err error) {
-	r.clock.pause()
-	defer r.clock.resume()
-	if _, err := p.file.WriteAt(data, int64(offset)); err != nil {
-		return nil, err
-	}
-	r.watch.Moved(len(data))
-	if p.left.Add(-1) > 0 {
-		return nil, nil
-	}
-	if err := p.place(); err != nil {
-		return nil, err
-	}
-	f := File{p.Name, p.Bytes, len(p.parts), p.sum.total()}
-	r.watch.Placed(f)
-	return &f, nil
-}
-
-// complete reports whether all files of the offer have their final names. It returns false before the
-// offer.
-func (r *receiver) complete() bool {
+// allPlaced reports whether all files of the offer have their final names. It returns false while
+// the offer is not accepted.
+func (r *receiver) allPlaced() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.files != nil && r.placed == len(r.files)

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/tensorpipe-go/tensorpipe/pipe"
-	"github.com/tensorpipe-go/tensorpipe/tensor"
 )
 
 // StoreOptions bound the transfers of a Store. A field that is 0 stands for its default.
@@ -22,9 +21,9 @@ type StoreOptions struct {
 	// MaxBytes bounds the total bytes of one transfer. Default 1 TiB.
 	MaxBytes int
 
-	// MaxTensor bounds the bytes of one tensor, which must fit into memory. Pass the same
-	// number to [Limits]. Default 8 GiB.
-	MaxTensor int
+	// Memory bounds the bytes that one transfer has received and not written yet, without
+	// the header of one file. Default 64 MiB.
+	Memory int
 
 	// MaxSenders bounds the concurrent transfers. Further ones are rejected. Default 16.
 	MaxSenders int
@@ -36,12 +35,13 @@ type StoreOptions struct {
 	StallTimeout time.Duration
 }
 
-// withDefaults returns o with defaults for the fields that are 0.
+// withDefaults returns a copy of o in which numbers that are 0 or negative are replaced by their
+// defaults.
 func (o StoreOptions) withDefaults() StoreOptions {
 	for _, d := range []struct {
 		field *int
 		value int
-	}{{&o.MaxBytes, min(1<<40, math.MaxInt)}, {&o.MaxTensor, min(8<<30, math.MaxInt)}, {&o.MaxSenders, 16}} {
+	}{{&o.MaxBytes, min(1<<40, math.MaxInt)}, {&o.Memory, defaultMemory}, {&o.MaxSenders, 16}} {
 		if *d.field <= 0 {
 			*d.field = d.value
 		}
@@ -57,7 +57,6 @@ func (o StoreOptions) withDefaults() StoreOptions {
 type Store struct {
 	root    *os.Root
 	options StoreOptions
-	pool    *tensor.Pool // of all transfers
 
 	mu       sync.Mutex
 	senders  int
@@ -65,14 +64,14 @@ type Store struct {
 	reserved map[string]bool // names of active transfers, folded
 }
 
-// OpenStore opens a directory, which must exist and be writable. The caller must close the Store. The
-// error is one of package os.
+// OpenStore opens the directory dir, which must exist and be writable, and returns a Store that
+// receives files into it. The caller must close the Store. The error wraps one of package os.
 func OpenStore(dir string, o StoreOptions) (*Store, error) {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
 		return nil, err
 	}
-	s := &Store{root: root, options: o.withDefaults(), pool: newPool(), reserved: map[string]bool{}}
+	s := &Store{root: root, options: o.withDefaults(), reserved: map[string]bool{}}
 	if err := s.checkWritable(); err != nil {
 		_ = root.Close() // err is the cause
 		return nil, err
@@ -80,7 +79,8 @@ func OpenStore(dir string, o StoreOptions) (*Store, error) {
 	return s, nil
 }
 
-// checkWritable returns an error unless a file can be created in the directory and removed.
+// checkWritable creates an empty file in the directory and removes it. It returns nil if both
+// succeed, and otherwise an error that wraps one of package os.
 func (s *Store) checkWritable() error {
 	name := fmt.Sprintf(".%d.tpipe-part", os.Getpid())
 	f, err := s.root.OpenFile(name, os.O_WRONLY|os.O_CREATE, 0o666)
@@ -90,11 +90,13 @@ func (s *Store) checkWritable() error {
 	return errors.Join(f.Close(), s.root.Remove(name))
 }
 
-// Close closes the directory. No call of Receive may be active any more.
+// Close closes the directory and returns the error of closing it. All calls of Receive must have
+// returned.
 func (s *Store) Close() error { return s.root.Close() }
 
-// acquireSlot takes one of the slots for senders that have made an offer. The error matches ErrLimit if
-// all are in use. After success the caller must call releaseSlot.
+// acquireSlot takes one of the MaxSenders slots for senders that have made an offer. It does not
+// block: the error matches ErrLimit if all slots are in use. After success the caller must call
+// releaseSlot.
 func (s *Store) acquireSlot() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -117,8 +119,9 @@ const maxWaiting = 256
 
 var errTooManyWaiting = fmt.Errorf("%w: %d others have connected since, and it has made no offer", ErrLimit, maxWaiting)
 
-// addWaiting registers a pipe whose sender has not made its offer yet, until removeWaiting. If there
-// are more than maxWaiting such pipes it aborts the oldest one, which has had most time for its offer.
+// addWaiting adds p to the pipes whose senders have not made an offer yet, until removeWaiting. If
+// there are more than maxWaiting of them, it aborts and removes the oldest one, which has had most
+// time for its offer.
 func (s *Store) addWaiting(p *pipe.Pipe) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -129,22 +132,27 @@ func (s *Store) addWaiting(p *pipe.Pipe) {
 	}
 }
 
-// removeWaiting reverts addWaiting.
+// removeWaiting removes p from the pipes whose senders have not made an offer yet. It does nothing
+// if addWaiting has already removed p.
 func (s *Store) removeWaiting(p *pipe.Pipe) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.waiting = slices.DeleteFunc(s.waiting, func(q *pipe.Pipe) bool { return p == q })
 }
 
-// reserve reserves the names of all files of an offer for one transfer, until free. After an error it
-// has reserved none. The error matches ErrBusy if another transfer has reserved one of them, or is that
-// of checkFree.
-func (s *Store) reserve(files []fileOffer) error {
+// reserve reserves the names of all files for one transfer, until free is called with them. It
+// creates no files. With resume a file of the same name and size may exist. The error matches
+// ErrBusy if another transfer has reserved one of the names, and otherwise wraps that of checkFree.
+// After an error no name is reserved.
+func (s *Store) reserve(files []fileOffer, resume bool) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, f := range files {
 		if s.reserved[fold(f.Name)] {
 			return withName(f.Name, ErrBusy)
+		}
+		if resume && s.existing(f) != nil {
+			continue
 		}
 		if err := s.checkFree(f.Name); err != nil {
 			return withName(f.Name, err)
@@ -156,7 +164,8 @@ func (s *Store) reserve(files []fileOffer) error {
 	return nil
 }
 
-// free reverts reserve.
+// free releases the names of files, which reserve has reserved, for other transfers. It does
+// nothing if files is empty.
 func (s *Store) free(files []fileOffer) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -165,9 +174,9 @@ func (s *Store) free(files []fileOffer) {
 	}
 }
 
-// checkFree returns nil if a file may be created under the name, or may replace the file there. The
-// error is ErrExists if the options forbid to replace it. Other errors report that it is not a regular
-// file, or are of package os.
+// checkFree returns nil if no file with that name exists in the directory, or if it may be
+// replaced. The error is ErrExists if a file exists and Overwrite is false. Any other error reports
+// that it is not a regular file, or is one of package os.
 func (s *Store) checkFree(name string) error {
 	switch info, err := s.root.Lstat(name); {
 	case errors.Is(err, fs.ErrNotExist):
@@ -182,11 +191,12 @@ func (s *Store) checkFree(name string) error {
 	return nil
 }
 
-// check returns an error unless an offer is valid and within the options and the free disk space. The
-// error matches ErrProtocol or ErrLimit, or is a *NameError or one of package os.
+// check returns nil if the offer o is valid and within the limits of the store's options and the
+// free disk space. It does not check whether the files exist. The error matches ErrVersion,
+// ErrProtocol or ErrLimit, or is a *NameError or one of package os.
 func (s *Store) check(o *offer) error {
 	if o.Version != version {
-		return protocolErrorf("version %d, this is %d", o.Version, version)
+		return fmt.Errorf("%w: version %d, this is %d", ErrVersion, o.Version, version)
 	}
 	if len(o.Files) == 0 || len(o.Files) > maxFiles {
 		return protocolErrorf("an offer of %d files; want 1 to %d", len(o.Files), maxFiles)
@@ -196,36 +206,37 @@ func (s *Store) check(o *offer) error {
 	for i, f := range o.Files {
 		names[i] = f.Name
 		switch {
-		case f.Bytes < 0 || f.Largest < 0 || f.Largest > f.Bytes:
-			return protocolErrorf("%.200q of %d bytes with a tensor of %d", f.Name, f.Bytes, f.Largest)
+		case f.Bytes < 0:
+			return protocolErrorf("%.200q of %d bytes", f.Name, f.Bytes)
 		case f.Bytes > left:
 			return fmt.Errorf("%w: the files exceed the -max-bytes of %d", ErrLimit, s.options.MaxBytes)
-		}
-		if err := s.checkTensor(f.Name, f.Largest); err != nil {
-			return err
 		}
 		left -= f.Bytes
 	}
 	if err := checkNames(names); err != nil {
 		return err
 	}
+	return s.checkDisk(o)
+}
+
+// checkDisk returns nil if the disk has space for the files of the offer o, or if the free space is
+// not known. If o asks to resume, bytes that the disk has already need no space. The error matches
+// ErrLimit, or is one of package os.
+func (s *Store) checkDisk(o *offer) error {
 	dir, err := s.root.Open(".")
 	if err != nil {
 		return err
 	}
 	defer dir.Close()
-	bytes := s.options.MaxBytes - left
+	bytes := 0
+	for _, f := range o.Files {
+		bytes += f.Bytes
+		if o.Resume {
+			bytes -= s.bytesOnDisk(f)
+		}
+	}
 	if free, known := freeBytes(dir); known && bytes > free {
 		return fmt.Errorf("%w: the files have %d bytes, the disk has %d left", ErrLimit, bytes, free)
-	}
-	return nil
-}
-
-// checkTensor returns an error that matches ErrLimit if a tensor of the named file, with that size, is
-// larger than the options allow.
-func (s *Store) checkTensor(file string, bytes int) error {
-	if bytes > s.options.MaxTensor {
-		return fmt.Errorf("%w: %.200q has a tensor of %d bytes, the -limit is %d", ErrLimit, file, bytes, s.options.MaxTensor)
 	}
 	return nil
 }

@@ -1,9 +1,9 @@
 // Command crosscheck writes the files in testdata/independent with another implementation of the
-// format, github.com/maruel/safetensors. Its tests read with that implementation the files that this
-// one writes.
+// format, github.com/maruel/safetensors. Its tests read with that implementation the files that
+// this one writes.
 //
-// It is a separate module, so that users of this module do not download the other implementation. In
-// this folder run:
+// It is a separate module, so that users of this module do not download the other implementation.
+// In this folder run:
 //
 //	go run . ../../testdata/independent
 //	go test ./...
@@ -18,8 +18,8 @@ import (
 	"github.com/maruel/safetensors"
 )
 
-// pattern returns size bytes for a tensor of that name and dtype. They depend on the length of the
-// name, so that tensors differ; for bools they are 0 and 1.
+// pattern returns size bytes of test data, in new memory, for a tensor with the given name and
+// dtype. They depend on the length of the name, so that tensors differ; for bools they are 0 and 1.
 func pattern(name string, dtype safetensors.DType, size int) []byte {
 	p := make([]byte, size)
 	for i := range p {
@@ -31,7 +31,8 @@ func pattern(name string, dtype safetensors.DType, size int) []byte {
 	return p
 }
 
-// sample returns a tensor of that name, dtype and shape with the bytes of pattern.
+// sample returns a tensor with the given name, dtype and shape, whose data is that of pattern. It
+// copies shape.
 func sample(name string, dtype safetensors.DType, shape ...uint64) safetensors.Tensor {
 	size := dtype.WordSize()
 	for _, dim := range shape {
@@ -42,7 +43,8 @@ func sample(name string, dtype safetensors.DType, shape ...uint64) safetensors.T
 	return safetensors.Tensor{Name: name, DType: dtype, Shape: shape, Data: pattern(name, dtype, int(size))}
 }
 
-// files returns the files to write, by name without extension.
+// files returns the files that the program writes, by file name without extension, with their
+// tensors and metadata.
 func files() map[string]safetensors.File {
 	return map[string]safetensors.File{
 		"dtypes": {Tensors: []safetensors.Tensor{

@@ -32,7 +32,8 @@ func TestCommittedFilesAreCurrent(t *testing.T) {
 	}
 }
 
-// requireSame checks that the other reader returns from file what this package was given.
+// requireSame requires that the other implementation finds exactly tensors and metadata in file,
+// the contents that this package has written from them.
 func requireSame(t *testing.T, file []byte, tensors map[string]*tensor.Tensor, metadata map[string]string) {
 	t.Helper()
 	parsed, err := theirs.Parse(file)
@@ -57,8 +58,8 @@ func requireSame(t *testing.T, file []byte, tensors map[string]*tensor.Tensor, m
 	}
 }
 
-// Every file that this package can read and writes again must be read equally by the other
-// implementation.
+// TestTheyReadWhatWeWrite checks, for every test file that this package can read, that the other
+// implementation reads the same from the file that this package writes of its contents.
 func TestTheyReadWhatWeWrite(t *testing.T) {
 	paths, err := filepath.Glob(filepath.Join(testdata, "*.safetensors"))
 	require.NoError(t, err)
@@ -94,7 +95,9 @@ func TestTheyReadOurViews(t *testing.T) {
 	requireSame(t, out.Bytes(), tensors, nil)
 }
 
-// The tests of package safetensors depend on the bytes of pattern.
+// TestWeReadWhatTheyWrite checks that this package reads the files that the other implementation
+// writes, except dtypes that it does not support. It also checks the bytes of pattern, on which the
+// tests of package safetensors depend.
 func TestWeReadWhatTheyWrite(t *testing.T) {
 	for name, file := range files() {
 		t.Run(name, func(t *testing.T) {

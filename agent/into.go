@@ -1,0 +1,193 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/tensorpipe-go/tensorpipe/agent/internal/ctxerr"
+	"github.com/tensorpipe-go/tensorpipe/agent/internal/wire"
+	"github.com/tensorpipe-go/tensorpipe/device"
+	"github.com/tensorpipe-go/tensorpipe/internal/chanmutex"
+	"github.com/tensorpipe-go/tensorpipe/internal/errtext"
+	"github.com/tensorpipe-go/tensorpipe/tensor"
+)
+
+// TensorInfo describes a tensor of a message before its elements are received.
+type TensorInfo struct {
+	DType  tensor.DType
+	Shape  []int
+	Device device.Device // on which its memory must be: that of a host tensor is cpu:0
+}
+
+// PlaceFunc chooses the memory for the tensors of one message, which info describes in the order in
+// which the sender encoded them: the fields of a struct in their order, the elements of a slice by
+// their index, and a *tensor.Tensor that occurs several times only once. It returns one tensor for
+// each, with the same dtype, shape and device, and contiguous; a tensor that is nil leaves the
+// choice to Config.Allocator. The value that is decoded has these very tensors. They must not
+// overlap, and their memory is in use from then on, as WithInto and WithArgsInto describe.
+//
+// m has the kind, the type and the name of the message, its sender and its headers, see WithHeader.
+// The shapes are claims of the sender. ctx is that of the call, or that of the handler before
+// interceptors have changed it. An error, or a panic, fails the call. Like a short handler the
+// function may run on the goroutine of a caller, and it must not block, see WithShort.
+type PlaceFunc func(ctx context.Context, m *Message, info []TensorInfo) ([]*tensor.Tensor, error)
+
+// WithInto makes the call receive the tensors of its result into the memory of the given ones, and
+// has these very tensors in the result: the k-th tensor that the function has encoded is
+// tensors[k], see PlaceFunc for the order. A tensor that is nil leaves the choice to
+// Config.Allocator. If the number of tensors, a dtype, a shape or a device differs, or a tensor is
+// read-only or not contiguous, the call fails with a *FitError, which matches ErrResult, and no
+// memory has been written to.
+//
+// The memory is in use until Call returns, or until the future of Go is done or its cancellation
+// has returned. After that the agent does not write to the memory, however the call has ended;
+// after an error its contents are undefined unless the error is a *FitError. The call keeps the
+// slice.
+//
+// Elements are received in place, without a copy, if they are in contiguous memory at the sender
+// and do not overlap other tensors of the message, and if the values of the result take at most 16
+// KiB. Other host tensors are received elsewhere and copied; on another device, or in memory that
+// is valid on a stream, they do not fit. The memory is not used for an error with which the
+// function replies in place of a result.
+func WithInto(tensors ...*tensor.Tensor) CallOption {
+	return WithIntoFunc(func(context.Context, *Message, []TensorInfo) ([]*tensor.Tensor, error) { return tensors, nil })
+}
+
+// WithIntoFunc makes the call receive the tensors of its result into memory that f chooses once the
+// reply has come, as WithInto does. With WithRetry f may be called for several replies, one after
+// the other. If f is nil, the call fails with an error that matches ErrConfig.
+func WithIntoFunc(f PlaceFunc) CallOption {
+	return func(o *callOptions) {
+		o.place = f
+		if f == nil {
+			o.err = errtext.Join(o.err, fmt.Errorf("%w: WithIntoFunc: the function is nil", ErrConfig))
+		}
+	}
+}
+
+// WithArgsInto makes a function receive the tensors of its argument into memory that f chooses, one
+// request at a time or several concurrently; WithInto describes when elements are copied. If a
+// tensor does not fit, the call fails with a *FitError, which matches ErrArguments, and no memory
+// has been written to.
+//
+// The memory is in use until the function is called, or until the request has failed before; the
+// agent does not write to it after that. f may call AfterReply with its context, so
+// that it gets the memory back also if the function was not called. A caller describes its argument
+// to f with WithHeader.
+//
+// WithArgsInto excludes WithOnce, because a repeated request would be received again: Join fails
+// for a function with both, and if f is nil.
+func WithArgsInto(f PlaceFunc) ServeOption {
+	return func(s *Served) {
+		s.entry.place = f
+		if f == nil {
+			s.err = fmt.Errorf("%w: %s: WithArgsInto: the function is nil", ErrConfig, s.entry.name)
+		}
+	}
+}
+
+// WithHeader adds a header to the request of a call, which a PlaceFunc and the interceptors of the
+// called worker can read before the argument is decoded, see Message.Header. data must not change
+// until the call has ended. A later header of the same name replaces an earlier one. The call fails
+// with an error that matches ErrConfig if name is empty, begins with "agent." or is longer than
+// 1024 bytes, and with ErrArguments if there are more than 64 headers.
+func WithHeader(name string, data []byte) CallOption {
+	return func(o *callOptions) {
+		if name == "" || strings.HasPrefix(name, reservedTypes) || len(name) > wire.MaxName {
+			o.err = errtext.Join(o.err, fmt.Errorf("%w: WithHeader: %.50q is no name of 1 to %d bytes that does not begin with %s", ErrConfig, name, wire.MaxName, reservedTypes))
+			return
+		}
+		o.headers = append(o.headers, header{name, data})
+	}
+}
+
+// header is a header of a request, see WithHeader.
+type header struct {
+	name string
+	data []byte
+}
+
+// FitError is the error of a tensor that does not fit the memory chosen for it with WithInto,
+// WithIntoFunc or WithArgsInto. No memory that was chosen for the message has been written to.
+type FitError struct {
+	Index  int    // of the tensor in the message, -1 if the numbers of tensors differ
+	Tensor string // in the message, such as "f32 [2 3]" or "3 tensors"
+	Memory string // chosen for it, such as "f32 [3 2]", "read-only" or "2 tensors"
+}
+
+func (e *FitError) Error() string {
+	if e.Index < 0 {
+		return fmt.Sprintf("the message has %s, and the memory chosen for it %s", e.Tensor, e.Memory)
+	}
+	return fmt.Sprintf("tensor %d is %s, and the memory chosen for it is %s", e.Index, e.Tensor, e.Memory)
+}
+
+// checkFit returns nil if the memory of t is suitable for a tensor of a message that info
+// describes, the one with the given index, or a *FitError. If the storage of t was released, the
+// error is tensor.ErrReleased.
+func checkFit(index int, info *TensorInfo, t *tensor.Tensor) error {
+	fault := &FitError{Index: index, Tensor: fmt.Sprintf("%v %v", info.DType, info.Shape)}
+	switch {
+	case t.DType() != info.DType || !slices.Equal(t.Shape(), info.Shape):
+		fault.Memory = fmt.Sprintf("%v %v", t.DType(), t.Shape())
+	case t.Device() != info.Device:
+		fault.Tensor, fault.Memory = "for "+info.Device.String(), "on "+t.Device().String()
+	case t.ReadOnly():
+		fault.Memory = "read-only"
+	case !t.IsContiguous():
+		fault.Memory = "not contiguous"
+	default:
+		_, err := t.Buffer()
+		return err
+	}
+	return fault
+}
+
+// destination is the memory that the application chooses for the tensors of the result of one call,
+// or of one request.
+type destination struct {
+	place PlaceFunc
+	ctx   context.Context // passed to place; elements are received until it ends
+	stop  context.CancelCauseFunc
+	inUse chanmutex.Mutex // held while elements are written to the memory
+}
+
+// newDestination returns a destination whose memory place chooses. It is in use until ctx ends or
+// end is called; the caller must call end. If place is nil, newDestination returns nil.
+func newDestination(ctx context.Context, place PlaceFunc) *destination {
+	if place == nil {
+		return nil
+	}
+	d := &destination{place: place, inUse: chanmutex.New()}
+	d.ctx, d.stop = context.WithCancelCause(ctx)
+	return d
+}
+
+// write runs f, which writes elements to the memory of d. If the destination has ended before, it
+// does not run f and returns the cause of d.ctx; otherwise it returns the error of f. If d is nil,
+// it runs f.
+func (d *destination) write(f func() error) error {
+	if d == nil {
+		return f()
+	}
+	d.inUse.Lock()
+	defer d.inUse.Unlock()
+	if err := ctxerr.Cause(d.ctx); err != nil {
+		return err
+	}
+	return f()
+}
+
+// end ends the writing to the memory of d, with the given cause, and blocks until no goroutine
+// writes to it, which does not depend on the other end of the pipe. Further calls, and calls for
+// nil, do nothing.
+func (d *destination) end(cause error) {
+	if d == nil {
+		return
+	}
+	d.stop(cause)
+	d.inUse.Lock()
+	defer d.inUse.Unlock()
+}
