@@ -1,0 +1,21 @@
+// Package rref adds remote references to agents: a value stays on the worker that made it, the owner,
+// and is used from any other.
+//
+//	var Forward = rref.NewMethod[*Model, *tensor.Tensor, *tensor.Tensor]("Forward")
+//
+//	refs := rref.New(rref.Options{Methods: rref.Methods{Forward.Serve((*Model).Forward)}})
+//	a, err := agent.Join(ctx, agent.Config{
+//		// ...
+//		Extensions: []agent.Extension{refs},
+//	})
+//	m := rref.Remote(ctx, a, "worker1", NewModel, spec) // returns at once
+//	y, err := Forward.Call(ctx, m, x)                   // runs on worker1
+//	err = m.Release(ctx)
+//
+// A reference may be sent to any worker, in arguments and results of calls, also within other values.
+// The owner keeps the value as long as a worker has a reference that the owner has confirmed. A
+// handler starts when all references in its arguments are confirmed.
+//
+// The package is not complete: a worker that dies does not lose its references yet, so the values
+// that it referred to stay until their owner ends. See docs/decisions/2026-11-24-remote-references.md.
+package rref

@@ -1,0 +1,285 @@
+package rref
+
+import (
+	"context"
+	"fmt"
+	"reflect"
+	"slices"
+
+	"github.com/tensorpipe-go/tensorpipe/agent"
+)
+
+// The types of calls of methods, and of those whose result the owner keeps.
+const (
+	typeCall       = "rref.call"
+	typeCallRemote = "rref.call.remote"
+)
+
+// Method is the name of a method of values of type M, with the types of its argument and its result.
+// Callers call the method with it; the owner serves it by listing the result of Serve.
+type Method[M, A, R any] struct{ name string }
+
+// NewMethod returns the Method with the given name, which is the same on all workers.
+func NewMethod[M, A, R any](name string) Method[M, A, R] { return Method[M, A, R]{name} }
+
+// Methods are the methods that a worker serves, for Options.Methods.
+type Methods []ServedMethod
+
+// ServedMethod is a method that a worker serves.
+type ServedMethod struct {
+	name string
+	typ  reflect.Type // of the value
+	open func(*agent.Request) (methodTask, error)
+}
+
+// methodTask is a call of a method whose argument is decoded.
+type methodTask interface {
+	// call calls the method on the value to which ptr points, and returns a pointer to the result.
+	call(ctx context.Context, ptr any) (any, error)
+}
+
+// Serve returns the entry for Options.Methods by which the owner of a value of type M calls fn with
+// it, for example a method expression. fn owns its argument. Calls may run concurrently.
+func (m Method[M, A, R]) Serve(fn func(M, context.Context, A) (R, error)) ServedMethod {
+	s := ServedMethod{name: m.name, typ: reflect.TypeFor[M]()}
+	if fn != nil {
+		s.open = func(q *agent.Request) (methodTask, error) {
+			t := &boundMethod[M, A, R]{fn: fn}
+			return t, q.Decode(&t.args)
+		}
+	}
+	return s
+}
+
+type boundMethod[M, A, R any] struct {
+	fn   func(M, context.Context, A) (R, error)
+	args A
+}
+
+func (t *boundMethod[M, A, R]) call(ctx context.Context, ptr any) (any, error) {
+	value, ok := ptr.(*M)
+	if !ok {
+		return nil, fmt.Errorf("%w: the method is of %v", ErrType, reflect.TypeFor[M]())
+	}
+	result, err := t.fn(*value, ctx, t.args)
+	return &result, err
+}
+
+// check returns an error that matches agent.ErrConfig if a method is nil, or is served twice for the
+// same type.
+func (m Methods) check() error {
+	type key struct {
+		name string
+		typ  reflect.Type
+	}
+	known := map[key]bool{}
+	for _, s := range m {
+		k := key{s.name, s.typ}
+		if s.open == nil || s.name == "" || known[k] {
+			return fmt.Errorf("%w: method %q of %v: want a name and a function, once", agent.ErrConfig, s.name, s.typ)
+		}
+		known[k] = true
+	}
+	return nil
+}
+
+// Call calls the method on the value of f, on its owner, and waits for the result. The call waits
+// until the value exists. The memory of args is free when Call returns. The error is that of the
+// method, or as that of Ref.ToHere; it matches ErrNoMethod if the owner does not serve the method for
+// values of that type.
+func (m Method[M, A, R]) Call(ctx context.Context, f *Ref[M], args A, opts ...agent.CallOption) (R, error) {
+	var zero R
+	c, err := f.get().use()
+	if err != nil {
+		return zero, err
+	}
+	defer c.unuse()
+	if err := c.checkUsable(); err != nil {
+		return zero, err
+	}
+	ctx, stop := c.whileUsable(ctx)
+	defer stop()
+	result, err := agent.NewMessageType[A, R](typeCall).Call(ctx, c.refs.agent, agent.To(c.owner.Name), m.name, args, append(opts, c.target())...)
+	if err != nil {
+		return zero, c.explain(err)
+	}
+	return result, nil
+}
+
+// Go calls the method as Call does, but returns a future of the result instead of waiting for it.
+func (m Method[M, A, R]) Go(ctx context.Context, f *Ref[M], args A, opts ...agent.CallOption) *agent.Future[R] {
+	c, err := f.get().use()
+	if err == nil {
+		if err = c.checkUsable(); err != nil {
+			c.unuse()
+		}
+	}
+	if err != nil {
+		failed := &agent.Future[R]{}
+		_ = failed.Fail(err)
+		return failed
+	}
+	ctx, stop := c.whileUsable(ctx)
+	g := agent.NewMessageType[A, R](typeCall).Go(ctx, c.refs.agent, agent.To(c.owner.Name), m.name, args, append(opts, c.target())...)
+	_ = g.OnDone(func(*agent.Future[R]) { // cannot fail
+		stop()
+		c.unuse()
+	})
+	return g
+}
+
+// Remote calls the method as Call does; the owner keeps the result, and Remote returns a reference to
+// it at once. Errors are as those of package function Remote.
+func (m Method[M, A, R]) Remote(ctx context.Context, f *Ref[M], args A, opts ...agent.CallOption) *Ref[R] {
+	c, err := f.get().use()
+	if err == nil {
+		if err = c.checkUsable(); err != nil {
+			c.unuse()
+		}
+	}
+	if err != nil {
+		return failedRef[R](f.get(), err)
+	}
+	a, to := c.refs.agent, agent.To(c.owner.Name)
+	created := create(ctx, a, to, func(ctx context.Context, o []agent.CallOption) *agent.Future[agent.None] {
+		return agent.NewMessageType[A, agent.None](typeCallRemote).Go(ctx, a, to, m.name, args, o...)
+	}, append(opts, c.target()))
+	_ = created.created.OnDone(func(*agent.Future[agent.None]) { c.unuse() })
+	return newRef[R](created)
+}
+
+// failedRef returns a reference that has failed with err, on the owner of h. It returns nil if h is.
+func failedRef[R any](h *handle, err error) *Ref[R] {
+	if h == nil || h.core == nil {
+		return nil
+	}
+	c := h.core
+	r := c.refs
+	label, forkLabel := r.newLabel(), r.newLabel()
+	r.mu.Lock()
+	n := r.newCore(c.owner, label, forkLabel, newForkID())
+	r.mu.Unlock()
+	n.settle(&CreationError{n.text(), err})
+	return newRef[R](n)
+}
+
+// targetHeader has the incarnation of the owner, and the fork of the value whose method is called.
+const targetHeader = "rref.target"
+
+// target returns the option that makes a call one of a method of the value of c.
+func (c *core) target() agent.CallOption {
+	id := c.id
+	if c.refs.isOwner(c.owner) {
+		id = c.refs.localID(c)
+	}
+	return agent.WithHeader(targetHeader, append(slices.Clone(c.owner.Incarnation[:]), id[:]...))
+}
+
+// localID returns an id by which messages of this worker to itself name the value of c, a reference
+// on the owner. It is valid as long as c is in use.
+func (r *Refs) localID(c *core) forkID {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if c.localID == (forkID{}) {
+		c.localID = newForkID()
+		r.forks[c.localID] = &fork{value: c.value, pins: 1}
+	}
+	return c.localID
+}
+
+// callHandler serves calls of methods. If remote is true, the owner keeps the results.
+type callHandler struct {
+	refs   *Refs
+	remote bool
+}
+
+// Open implements agent.Handler.
+func (h callHandler) Open(q *agent.Request) (agent.Task, error) {
+	r := h.refs
+	t := &callTask{refs: r, method: q.Name()}
+	data, ok := q.Header(targetHeader)
+	if !ok || len(data) != 2*len(t.target) {
+		return nil, fmt.Errorf("%w: no header %s", agent.ErrProtocol, targetHeader)
+	}
+	if [16]byte(data) != r.self.Incarnation {
+		return nil, r.restarted()
+	}
+	copy(t.target[:], data[16:])
+	for i := range r.options.Methods {
+		s := &r.options.Methods[i]
+		if s.name != q.Name() {
+			continue
+		}
+		if t.bound != nil {
+			return nil, fmt.Errorf("%w: %s is served for two types", ErrNoMethod, s.name)
+		}
+		var err error
+		if t.bound, err = s.open(q); err != nil {
+			return nil, err
+		}
+	}
+	if !h.remote { // if the method is not served, the error names the type of the value, which Run knows
+		return t, nil
+	}
+	data, ok = q.Header(forkHeader)
+	if !ok {
+		return nil, fmt.Errorf("%w: no header %s", agent.ErrProtocol, forkHeader)
+	}
+	id, label, err := r.parseFork(data)
+	if err != nil {
+		return nil, err
+	}
+	t.result, err = r.register(q, id, label)
+	return t, err
+}
+
+// callTask is a call of a method.
+type callTask struct {
+	refs   *Refs
+	method string
+	target forkID
+	bound  methodTask // nil if no such method is served
+	result *value     // of a call whose result is kept
+}
+
+// Run implements agent.Task. It waits until the value exists, without a handler slot.
+func (t *callTask) Run(ctx context.Context, q *agent.Request) {
+	ptr, err := t.call(ctx, q)
+	switch {
+	case t.result != nil:
+		if err != nil {
+			ptr = nil
+		}
+		t.refs.complete(t.result, ptr, nil, err)
+		_ = q.Reply(&agent.None{})
+	case err != nil:
+		_ = q.Fail(err)
+	default:
+		_ = q.Reply(ptr) // an error becomes the reply
+	}
+}
+
+func (t *callTask) call(ctx context.Context, q *agent.Request) (ptr any, err error) {
+	found := agent.Future[*value]{}
+	t.refs.find(ctx, t.target, func(v *value, err error) {
+		if err != nil {
+			_ = found.Fail(err)
+			return
+		}
+		t.refs.whenReady(v, func() { _ = found.Set(v) })
+	})
+	v, err := found.Wait(ctx)
+	switch {
+	case err != nil:
+		return nil, err
+	case v.err != nil:
+		return nil, v.err
+	case t.bound == nil:
+		return nil, fmt.Errorf("%w: type %s has no method %s that %s serves", ErrNoMethod, v.typ, t.method, t.refs.self.Name)
+	}
+	ptr, err = t.bound.call(ctx, v.ptr)
+	if err != nil {
+		return nil, err
+	}
+	return ptr, nil
+}

@@ -1,0 +1,242 @@
+package rref
+
+import (
+	"context"
+	"fmt"
+	"reflect"
+	"time"
+
+	"github.com/tensorpipe-go/tensorpipe/agent"
+	"github.com/tensorpipe-go/tensorpipe/agent/codec"
+)
+
+// value is a value that this worker owns, or that is being created here. Its fields are guarded by
+// Refs.mu until it is ready; then ptr, typ and err do not change.
+type value struct {
+	label   Label
+	ready   bool
+	ptr     any // points to the value; nil if err is set
+	typ     string
+	err     error // with which the creation has failed
+	kept    *agent.Kept
+	waiting []func() // run when the value is ready
+	forks   int      // references of other workers
+	locals  int      // references of this worker, and messages that carry one
+}
+
+func (v *value) stateName() string {
+	switch {
+	case !v.ready:
+		return "being created"
+	case v.err != nil:
+		return "failed"
+	}
+	return v.typ
+}
+
+// drop releases what the creation of the value has borrowed.
+func (v *value) drop() {
+	if v.kept != nil {
+		v.kept.Drop()
+	}
+}
+
+// fork is one reference of another worker to a value of this one, or a temporary one of a message.
+type fork struct {
+	value  *value
+	holder *holder // nil for a temporary fork
+	pins   int     // messages with this fork that have not ended
+	gone   bool    // the holder has deleted it
+}
+
+// holder is one incarnation of a worker that has references to values of this one.
+type holder struct {
+	worker      agent.WorkerInfo
+	incarnation [16]byte
+	forks       int
+}
+
+// awaiting is a request that names a fork which this owner does not know yet: the message that
+// creates the fork may have been overtaken.
+type awaiting struct {
+	found func(*value, error) // called once
+	timer *time.Timer
+	end   func() bool // stops watching the context of the request
+}
+
+func (w *awaiting) stop() {
+	w.timer.Stop()
+	w.end()
+}
+
+// newValue returns a value that is not ready, with one local reference. The caller holds r.mu.
+func (r *Refs) newValue(label Label) *value {
+	v := &value{label: label, locals: 1}
+	r.values[v] = struct{}{}
+	return v
+}
+
+// complete makes v ready with the value to which ptr points, or with err, and runs the functions
+// that wait for it.
+func (r *Refs) complete(v *value, ptr any, kept *agent.Kept, err error) {
+	r.mu.Lock()
+	v.ready, v.ptr, v.kept, v.err = true, ptr, kept, err
+	if err == nil {
+		v.typ = codec.TypeName(reflect.TypeOf(ptr).Elem())
+	}
+	waiting := v.waiting
+	v.waiting = nil
+	_, wanted := r.values[v]
+	r.mu.Unlock()
+	if !wanted { // its last reference has gone meanwhile
+		v.drop()
+	}
+	for _, f := range waiting {
+		f()
+	}
+}
+
+// whenReady runs f, at once if v is ready, and otherwise on the goroutine that completes v.
+func (r *Refs) whenReady(v *value, f func()) {
+	r.mu.Lock()
+	if !v.ready {
+		v.waiting = append(v.waiting, f)
+		r.mu.Unlock()
+		return
+	}
+	r.mu.Unlock()
+	f()
+}
+
+// addFork adds a fork of v with that id, of the worker with that incarnation. If the fork exists it
+// does nothing. It returns false if the worker has too many. The caller holds r.mu.
+func (r *Refs) addFork(v *value, id forkID, info agent.WorkerInfo, incarnation [16]byte) (*fork, error) {
+	if f := r.forks[id]; f != nil {
+		return f, nil
+	}
+	h := r.holders[incarnation]
+	if h == nil {
+		h = &holder{worker: info, incarnation: incarnation}
+		r.holders[incarnation] = h
+	}
+	if h.forks >= r.options.MaxReferences {
+		return nil, fmt.Errorf("%w: %s has %d references to values of %s", agent.ErrOverloaded, info.Name, h.forks, r.self.Name)
+	}
+	h.forks++
+	f := &fork{value: v, holder: h}
+	r.forks[id] = f
+	v.forks++
+	r.arrive(id, v)
+	return f, nil
+}
+
+// arrive runs the requests that wait for the fork, without r.mu: each on a goroutine of its own. The
+// caller holds r.mu.
+func (r *Refs) arrive(id forkID, v *value) {
+	for _, w := range r.awaited[id] {
+		w.stop()
+		go w.found(v, nil)
+	}
+	delete(r.awaited, id)
+}
+
+// find calls found with the value of the fork, at once or, if the fork is not known yet, when the
+// message arrives that creates it, on another goroutine. If none arrives within a lease, or before
+// ctx ends, the error of found matches ErrNoValue or is the cause of ctx.
+func (r *Refs) find(ctx context.Context, id forkID, found func(*value, error)) {
+	r.mu.Lock()
+	if f := r.forks[id]; f != nil {
+		r.mu.Unlock()
+		found(f.value, nil)
+		return
+	}
+	defer r.mu.Unlock()
+	_, refused := r.refused[id]
+	switch {
+	case r.closed:
+		go found(nil, ErrClosed)
+	case refused:
+		go found(nil, fmt.Errorf("%w: it was given up", ErrNoValue))
+	case len(r.awaited) >= r.options.MaxPending:
+		go found(nil, fmt.Errorf("%w: %d references are awaited", agent.ErrOverloaded, len(r.awaited)))
+	default:
+		w := &awaiting{found: found}
+		fail := func(err error) {
+			if r.unawait(id, w) {
+				found(nil, err)
+			}
+		}
+		w.timer = time.AfterFunc(r.options.Lease, func() {
+			fail(fmt.Errorf("%w within %v: it was released, or has never arrived", ErrNoValue, r.options.Lease))
+		})
+		w.end = context.AfterFunc(ctx, func() { fail(context.Cause(ctx)) })
+		r.awaited[id] = append(r.awaited[id], w)
+	}
+}
+
+// unawait removes w from the requests that wait for the fork, and reports whether it was there.
+func (r *Refs) unawait(id forkID, w *awaiting) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	all := r.awaited[id]
+	for i := range all {
+		if all[i] == w {
+			w.stop()
+			if all = append(all[:i:i], all[i+1:]...); len(all) == 0 {
+				delete(r.awaited, id)
+			} else {
+				r.awaited[id] = all
+			}
+			return true
+		}
+	}
+	return false
+}
+
+// deleteFork records that the holder has deleted the fork, which is removed unless a message carries
+// it. It does nothing for an unknown fork, or one of another holder. The caller holds r.mu.
+func (r *Refs) deleteFork(id forkID, incarnation [16]byte) (dropped *value) {
+	f := r.forks[id]
+	if f == nil || f.holder == nil || f.holder != r.holders[incarnation] || f.gone {
+		return nil
+	}
+	f.gone = true
+	return r.removeIfUnused(id, f)
+}
+
+// unpin ends the message that carried the fork. The caller holds r.mu.
+func (r *Refs) unpin(id forkID, f *fork) (dropped *value) {
+	f.pins--
+	return r.removeIfUnused(id, f)
+}
+
+// removeIfUnused removes the fork if its holder has deleted it and no message carries it. It returns
+// the value if that is dropped with its last reference, and otherwise nil; the caller then calls
+// value.drop without r.mu. The caller holds r.mu.
+func (r *Refs) removeIfUnused(id forkID, f *fork) (dropped *value) {
+	if f.pins > 0 || !f.gone {
+		return nil
+	}
+	delete(r.forks, id)
+	if f.holder != nil {
+		if f.holder.forks--; f.holder.forks == 0 {
+			delete(r.holders, f.holder.incarnation)
+		}
+	}
+	f.value.forks--
+	return r.dropIfUnused(f.value)
+}
+
+// dropIfUnused removes v if nothing refers to it any more, and returns it then. The caller holds
+// r.mu, and calls value.drop of the result, if that is not nil, without r.mu.
+func (r *Refs) dropIfUnused(v *value) *value {
+	if v.forks > 0 || v.locals > 0 {
+		return nil
+	}
+	if _, known := r.values[v]; !known {
+		return nil
+	}
+	delete(r.values, v)
+	r.notify()
+	return v
+}

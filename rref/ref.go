@@ -1,0 +1,375 @@
+package rref
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"reflect"
+	"runtime"
+	"sync/atomic"
+
+	"github.com/tensorpipe-go/tensorpipe/agent"
+	"github.com/tensorpipe-go/tensorpipe/agent/codec"
+)
+
+// Ref is a reference to a value of type T that one worker, the owner, keeps, as long as any worker
+// has a reference to it. It may be an argument or a result of a call, also within other values; the
+// receiver gets a reference of its own. The methods may be called from any goroutine.
+//
+// A reference that is no longer used should be released with Release. One that the garbage collector
+// finds is released as well, some time later.
+type Ref[T any] struct {
+	handle
+}
+
+// Any is a reference to a value whose type the holder does not know or need. A Ref of any type is
+// received as an Any, and an Any as a Ref of the type of the value.
+type Any struct {
+	handle
+}
+
+// handle is one copy of a reference that the application has.
+type handle struct {
+	core     *core
+	released atomic.Bool
+	cleanup  runtime.Cleanup
+}
+
+// get returns the handle of f, or nil if f is nil, so that a nil reference gives an error.
+func (f *Ref[T]) get() *handle {
+	if f == nil {
+		return nil
+	}
+	return &f.handle
+}
+
+func (a *Any) get() *handle {
+	if a == nil {
+		return nil
+	}
+	return &a.handle
+}
+
+// newRef returns a handle of c, and takes over one use of c.
+func newRef[T any](c *core) *Ref[T] {
+	f := &Ref[T]{}
+	f.core = c
+	f.cleanup = runtime.AddCleanup(f, (*core).unuseLater, c)
+	return f
+}
+
+// unuseLater is unuse for the goroutine of the garbage collector, which must not wait for a lock that
+// is held for long.
+func (c *core) unuseLater() { c.unuse() }
+
+// Own returns a reference to v, a value of this worker. The value stays the application's: other
+// workers get copies of what it is when they fetch it, and methods of it are called on it. It panics
+// if a has no references, see New.
+func Own[T any](a *agent.Agent, v T) *Ref[T] {
+	r, err := Of(a)
+	if err != nil {
+		panic(err)
+	}
+	label := r.newLabel()
+	r.mu.Lock()
+	value := r.newValue(label)
+	r.mu.Unlock()
+	r.complete(value, &v, nil, nil)
+	return newRef[T](r.localCore(value))
+}
+
+// Release ends the use of the reference by this copy of it. When all copies of this worker are
+// released, and nothing that uses them is under way, the owner is told. Release does not wait for
+// that, and does nothing if the reference is released already or is nil.
+func (f *Ref[T]) Release(ctx context.Context) error { return f.get().release() }
+
+// Release ends the use of the reference, as that of Ref does.
+func (a *Any) Release(ctx context.Context) error { return a.get().release() }
+
+func (h *handle) release() error {
+	if h == nil || h.core == nil || h.released.Swap(true) {
+		return nil
+	}
+	h.cleanup.Stop()
+	h.core.unuse()
+	return nil
+}
+
+// use adds a use of the reference, which the caller ends with core.unuse. The error matches
+// ErrReleased or ErrNoAgent.
+func (h *handle) use() (*core, error) {
+	if h == nil || h.core == nil {
+		return nil, fmt.Errorf("%w: the reference is nil", ErrNoAgent)
+	}
+	if h.released.Load() {
+		return nil, fmt.Errorf("%w: %v", ErrReleased, h)
+	}
+	if err := h.core.use(); err != nil {
+		return nil, fmt.Errorf("%w: %v", err, h)
+	}
+	return h.core, nil
+}
+
+// Owner returns the worker that has the value.
+func (h *handle) Owner() agent.WorkerInfo { return h.core.owner.info() }
+
+// OwnerName returns the name of the worker that has the value.
+func (h *handle) OwnerName() string { return h.core.owner.Name }
+
+// IsOwner reports whether this worker has the value.
+func (h *handle) IsOwner() bool { return h.core.refs.isOwner(h.core.owner) }
+
+// IsConfirmed reports whether the owner knows of this reference, and keeps the value for it.
+func (h *handle) IsConfirmed() bool {
+	h.core.refs.mu.Lock()
+	defer h.core.refs.mu.Unlock()
+	return h.core.state == confirmed
+}
+
+// Created returns a future that is done when the owner has confirmed the reference: for one of
+// Remote, when the value exists or its creation has failed. It fails with a *CreationError if it is
+// not known whether the creation has reached the owner. An error of the function that makes the value
+// is that of ToHere, and not of this future.
+func (h *handle) Created() *agent.Future[agent.None] { return h.core.created }
+
+// Label returns the label of the value. References of all workers to one value have equal labels.
+func (h *handle) Label() Label { return h.core.label }
+
+// ForkLabel returns the label of this worker's reference. On the owner it is that of the value.
+func (h *handle) ForkLabel() Label { return h.core.forkLabel }
+
+// String returns the reference as text, such as "rref 0.3 to value 0.2 on worker1".
+func (f *Ref[T]) String() string { return f.get().String() }
+
+// String returns the reference as text, as that of Ref does.
+func (a *Any) String() string { return a.get().String() }
+
+func (h *handle) String() string {
+	switch {
+	case h == nil || h.core == nil:
+		return "nil rref"
+	case h.IsOwner():
+		return fmt.Sprintf("rref to own value %v", h.core.label)
+	}
+	return fmt.Sprintf("rref %v to value %v on %s", h.core.forkLabel, h.core.label, h.core.owner.Name)
+}
+
+// MarshalJSON fails with an error that matches ErrEncoding: a reference outside of a call would not
+// keep its value.
+func (h *handle) MarshalJSON() ([]byte, error) {
+	return nil, fmt.Errorf("%w, not as JSON", ErrEncoding)
+}
+
+// GobEncode fails with an error that matches ErrEncoding.
+func (h *handle) GobEncode() ([]byte, error) { return nil, fmt.Errorf("%w, not as gob", ErrEncoding) }
+
+// GobDecode fails with an error that matches ErrEncoding.
+func (h *handle) GobDecode([]byte) error { return fmt.Errorf("%w, not as gob", ErrEncoding) }
+
+// Equal reports whether both references are to the same value.
+func (f *Ref[T]) Equal(other *Ref[T]) bool {
+	return f == other || f != nil && other != nil && f.core.owner.Incarnation == other.core.owner.Incarnation && f.core.label == other.core.label
+}
+
+// Local returns the value, on its owner, and waits until it exists. The value is not copied. The
+// error matches ErrNotOwner on other workers, ErrReleased, or is that of the function that should
+// have made the value.
+func (f *Ref[T]) Local() (T, error) {
+	var zero T
+	c, err := f.get().use()
+	if err != nil {
+		return zero, err
+	}
+	defer c.unuse()
+	if !f.IsOwner() {
+		return zero, fmt.Errorf("%w: %v", ErrNotOwner, f)
+	}
+	return localValue[T](context.Background(), c)
+}
+
+// localValue waits until the value of c, a reference on the owner, is ready, and returns it.
+func localValue[T any](ctx context.Context, c *core) (T, error) {
+	var zero T
+	v, err := c.awaitValue(ctx)
+	if err != nil {
+		return zero, err
+	}
+	p, ok := v.ptr.(*T)
+	if ok {
+		return *p, nil
+	}
+	one, ok := reflect.ValueOf(v.ptr).Elem().Interface().(T)
+	if !ok {
+		return zero, fmt.Errorf("%w: it is %s, want %v", ErrType, v.typ, reflect.TypeFor[T]())
+	}
+	return one, nil
+}
+
+// awaitValue waits until the value of c, a reference on the owner, is ready, and returns it. The
+// error is that with which the creation failed, or the cause of ctx.
+func (c *core) awaitValue(ctx context.Context) (*value, error) {
+	if _, err := c.created.Wait(ctx); err != nil {
+		return nil, err
+	}
+	r := c.refs
+	r.mu.Lock()
+	v := c.value
+	r.mu.Unlock()
+	ready := agent.Future[agent.None]{}
+	r.whenReady(v, func() { _ = ready.Set(agent.None{}) })
+	if _, err := ready.Wait(ctx); err != nil {
+		return nil, err
+	}
+	return v, v.err
+}
+
+// ToHere returns the value: on the owner the value itself, on other workers a copy of what it is now.
+// It waits until the value exists. The call ends with ctx or with the limit of opts; that does no
+// harm to the reference. The error is that of the function that should have made the value, a
+// *CreationError, or matches ErrReleased, ErrNoValue, ErrType, or one of the errors of a call.
+func (f *Ref[T]) ToHere(ctx context.Context, opts ...agent.CallOption) (T, error) {
+	var zero T
+	c, err := f.get().use()
+	if err != nil {
+		return zero, err
+	}
+	defer c.unuse()
+	if f.IsOwner() {
+		return localValue[T](ctx, c)
+	}
+	if err := c.checkUsable(); err != nil {
+		return zero, err
+	}
+	ctx, stop := c.whileUsable(ctx)
+	defer stop()
+	result, err := agent.NewMessageType[target, T](typeFetch).Call(ctx, c.refs.agent, agent.To(c.owner.Name), "", c.fork(), opts...)
+	if err != nil {
+		return zero, c.explain(err)
+	}
+	return result, nil
+}
+
+// checkUsable returns nil, or the error with which the creation or the confirmation of the reference
+// has failed.
+func (c *core) checkUsable() error {
+	c.refs.mu.Lock()
+	defer c.refs.mu.Unlock()
+	if c.state == failed {
+		return c.err
+	}
+	return nil
+}
+
+// explain returns err, the error of a call about the reference, or in its place the error with which
+// the creation of the reference has failed meanwhile.
+func (c *core) explain(err error) error { return cmp.Or(c.checkUsable(), err) }
+
+// whileUsable returns ctx for a call about the reference: if the owner has not confirmed it, the
+// result ends when the creation or the confirmation fails, since the owner may then never know the
+// reference. The caller calls stop after the call.
+func (c *core) whileUsable(ctx context.Context) (limited context.Context, stop func()) {
+	if c.created.IsDone() {
+		return ctx, func() {}
+	}
+	limited, cancel := context.WithCancelCause(ctx)
+	_ = c.created.OnDone(func(f *agent.Future[agent.None]) { // cannot fail
+		if err := f.Err(); err != nil {
+			cancel(err)
+		}
+	})
+	return limited, func() { cancel(nil) }
+}
+
+// Type returns the name of the type of the value on its owner, see codec.Namer. The first call asks
+// the owner, and waits until the value exists. The error is as that of ToHere.
+func (f *Ref[T]) Type(ctx context.Context, opts ...agent.CallOption) (string, error) {
+	return f.get().typeName(ctx, opts)
+}
+
+// Type returns the name of the type of the value, as that of Ref does.
+func (a *Any) Type(ctx context.Context, opts ...agent.CallOption) (string, error) {
+	return a.get().typeName(ctx, opts)
+}
+
+func (h *handle) typeName(ctx context.Context, opts []agent.CallOption) (string, error) {
+	c, err := h.use()
+	if err != nil {
+		return "", err
+	}
+	defer c.unuse()
+	r := c.refs
+	if r.isOwner(c.owner) {
+		v, err := c.awaitValue(ctx)
+		if err != nil {
+			return "", err
+		}
+		return v.typ, nil
+	}
+	r.mu.Lock()
+	typ := c.typ
+	r.mu.Unlock()
+	if typ != "" {
+		return typ, nil
+	}
+	if err := c.checkUsable(); err != nil {
+		return "", err
+	}
+	ctx, stop := c.whileUsable(ctx)
+	defer stop()
+	typ, err = typeMessage.Call(ctx, r.agent, agent.To(c.owner.Name), "", c.fork(), opts...)
+	if err != nil {
+		return "", c.explain(err)
+	}
+	r.mu.Lock()
+	c.typ = typ
+	r.mu.Unlock()
+	return typ, nil
+}
+
+// As returns a reference of type T to the value of a, which may be released before it. It does not
+// check the type of the value, which ToHere does.
+func As[T any](a *Any) (*Ref[T], error) {
+	c, err := a.get().use()
+	if err != nil {
+		return nil, err
+	}
+	return newRef[T](c), nil
+}
+
+// TensorpipeName implements codec.Namer.
+func (*Ref[T]) TensorpipeName() string { return refName }
+
+// TensorpipeName implements codec.Namer.
+func (*Any) TensorpipeName() string { return refName }
+
+const refName = "rref.Ref"
+
+// AppendTensorpipe implements codec.Appender: it encodes the reference in a message, as a new
+// reference of the receiver. The error matches ErrEncoding outside of a call, ErrReleased, or is that
+// of a reference whose creation has failed.
+func (f *Ref[T]) AppendTensorpipe(e *codec.Encoder) error { return f.encode(e) }
+
+// ParseTensorpipe implements codec.Parser.
+func (f *Ref[T]) ParseTensorpipe(d *codec.Decoder) error {
+	c, err := decodeRef(d)
+	if err != nil {
+		return err
+	}
+	f.core = c
+	f.cleanup = runtime.AddCleanup(f, (*core).unuseLater, c)
+	return nil
+}
+
+// AppendTensorpipe implements codec.Appender, as that of Ref does.
+func (a *Any) AppendTensorpipe(e *codec.Encoder) error { return a.encode(e) }
+
+// ParseTensorpipe implements codec.Parser.
+func (a *Any) ParseTensorpipe(d *codec.Decoder) error {
+	c, err := decodeRef(d)
+	if err != nil {
+		return err
+	}
+	a.core = c
+	a.cleanup = runtime.AddCleanup(a, (*core).unuseLater, c)
+	return nil
+}

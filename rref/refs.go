@@ -1,0 +1,229 @@
+package rref
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"time"
+
+	"github.com/tensorpipe-go/tensorpipe/agent"
+)
+
+// Options configures the references of a worker. Zero fields stand for the defaults.
+type Options struct {
+	// Lease is the time for which a worker waits for another one that should have done something
+	// about a reference, such as to send the creation that a use has overtaken. It must be equal on
+	// all workers. Default 30 s.
+	Lease time.Duration
+
+	// Methods are the methods of values that other workers may call. There are no others.
+	Methods Methods
+
+	// MaxReferences bounds the references that one other worker has to values of this one, and
+	// MaxPending the messages of one worker that wait for a reference which is not known yet. Beyond
+	// them requests fail with agent.ErrOverloaded. Defaults 1<<20 and 1<<10.
+	MaxReferences int
+	MaxPending    int
+
+	// IgnoreLeaks makes Shutdown succeed if other workers still have references to values of this
+	// one when all have released theirs.
+	IgnoreLeaks bool
+
+	// KeepAtShutdown makes Shutdown leave the references of this worker as they are, in place of
+	// releasing them. Those that the application has not released are leaks for their owners.
+	KeepAtShutdown bool
+}
+
+// Refs adds remote references to an agent: list it in agent.Config.Extensions. It serves one agent.
+type Refs struct {
+	options Options
+	agent   *agent.Agent
+	self    worker
+	log     logger
+
+	mu       sync.Mutex
+	closed   bool
+	lastID   uint64
+	values   map[*value]struct{}
+	forks    map[forkID]*fork
+	holders  map[[16]byte]*holder     // workers that have references to values of this one, by incarnation
+	awaited  map[forkID][]*awaiting   // requests that have overtaken the fork that they name
+	cores    map[forkID]*core         // the references of this worker to values of others
+	owners   map[[16]byte]*ownerState // their owners
+	children map[forkID]*child        // references that were sent and are not known to have arrived
+	refused  map[forkID]time.Time     // forks that were declared lost, until when they are refused
+	changed  chan struct{}            // closed at the next change for which Drain waits
+	stop     context.CancelFunc
+	base     context.Context
+	work     sync.WaitGroup
+}
+
+type logger interface {
+	Debug(msg string, args ...any)
+	Warn(msg string, args ...any)
+}
+
+// refsKey is the key of the extension.
+type refsKey struct{}
+
+// New returns the references of a worker, for agent.Config.Extensions. It copies nothing of o.
+func New(o Options) *Refs {
+	if o.Lease <= 0 {
+		o.Lease = 30 * time.Second
+	}
+	if o.MaxReferences <= 0 {
+		o.MaxReferences = 1 << 20
+	}
+	if o.MaxPending <= 0 {
+		o.MaxPending = 1 << 10
+	}
+	return &Refs{
+		options: o,
+		values:  map[*value]struct{}{}, forks: map[forkID]*fork{}, holders: map[[16]byte]*holder{},
+		awaited: map[forkID][]*awaiting{}, cores: map[forkID]*core{}, owners: map[[16]byte]*ownerState{},
+		children: map[forkID]*child{}, refused: map[forkID]time.Time{}, changed: make(chan struct{}),
+	}
+}
+
+// Of returns the references of the agent a. The error matches ErrNoAgent if a is nil or has none.
+func Of(a *agent.Agent) (*Refs, error) {
+	if a != nil {
+		if r, ok := a.Extension(refsKey{}).(*Refs); ok {
+			return r, nil
+		}
+	}
+	return nil, fmt.Errorf("%w: list rref.New in Config.Extensions", ErrNoAgent)
+}
+
+// Key implements agent.Extension.
+func (r *Refs) Key() any { return refsKey{} }
+
+// Configure implements agent.Extension: it adds the handlers and the interceptor of references.
+func (r *Refs) Configure(c *agent.Config) error {
+	if r.log != nil {
+		return fmt.Errorf("%w: a Refs serves one agent", agent.ErrConfig)
+	}
+	r.log = c.Logger.With("worker", c.Name)
+	for typ, h := range r.handlers() {
+		if _, taken := c.Handlers[typ]; taken {
+			return fmt.Errorf("%w: handler of type %s: it belongs to package rref", agent.ErrConfig, typ)
+		}
+		c.Handlers[typ] = h
+	}
+	for name, err := range registered {
+		if err := c.Registry.RegisterError(name, err); err != nil {
+			return err
+		}
+	}
+	c.Interceptors = append(c.Interceptors, agent.Interceptor{
+		Encoding: r.encoding,
+		Received: func(ctx context.Context, m *agent.Message) (context.Context, error) { return ctx, r.encoding(ctx, m) },
+		Decoded:  r.decoded,
+	})
+	return r.options.Methods.check()
+}
+
+// registered are the errors that keep their identity when another worker returns them.
+var registered = map[string]error{
+	"rref.ErrNoValue": ErrNoValue, "rref.ErrNoMethod": ErrNoMethod, "rref.ErrType": ErrType, "rref.ErrCreation": ErrCreation,
+}
+
+// Start implements agent.Extension.
+func (r *Refs) Start(a *agent.Agent) error {
+	r.agent = a
+	self := a.Self()
+	r.self = worker{Name: self.Name, Rank: self.Rank, Incarnation: a.Incarnation()}
+	r.base, r.stop = context.WithCancel(context.Background())
+	return nil
+}
+
+// Close implements agent.Extension: it ends what is under way. References are then of no use: their
+// methods fail with errors that match ErrClosed or agent.ErrClosed.
+func (r *Refs) Close() error {
+	r.mu.Lock()
+	r.closed = true
+	values := r.values
+	r.values, r.forks = map[*value]struct{}{}, map[forkID]*fork{}
+	awaited := r.awaited
+	r.awaited = map[forkID][]*awaiting{}
+	r.notify()
+	r.mu.Unlock()
+	r.stop()
+	for _, all := range awaited {
+		for _, w := range all {
+			w.stop()
+			w.found(nil, ErrClosed)
+		}
+	}
+	for v := range values {
+		v.drop()
+	}
+	r.work.Wait()
+	return nil
+}
+
+// notify wakes Drain. The caller holds r.mu.
+func (r *Refs) notify() {
+	close(r.changed)
+	r.changed = make(chan struct{})
+}
+
+// newLabel returns a label that no other reference of this worker has.
+func (r *Refs) newLabel() Label {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	l := Label{r.self.Rank, r.lastID}
+	r.lastID++
+	return l
+}
+
+// spawn runs f on a goroutine for which Close waits, unless the references are closed.
+func (r *Refs) spawn(f func()) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed {
+		return false
+	}
+	r.work.Go(f)
+	return true
+}
+
+// Metrics implements agent.Extension.
+func (r *Refs) Metrics() map[string]int64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	m := map[string]int64{
+		"owner_rrefs": int64(len(r.values)), "forks": int64(len(r.forks)),
+		"pending_children": int64(len(r.children)), "user_rrefs": int64(len(r.cores)),
+		"pending_users": 0,
+	}
+	for _, c := range r.cores {
+		if c.state == pending {
+			m["pending_users"]++
+		}
+	}
+	return m
+}
+
+// Dump implements agent.Extension: it writes a line for each value of this worker with its forks, and
+// for each reference of this worker.
+func (r *Refs) Dump(w io.Writer) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var err error
+	line := func(format string, args ...any) {
+		_, failed := fmt.Fprintf(w, format, args...)
+		err = errors.Join(err, failed)
+	}
+	line("values: %d\n", len(r.values))
+	for v := range r.values {
+		line("  %v: %s, %d references of other workers\n", v.label, v.stateName(), v.forks)
+	}
+	line("references: %d\n", len(r.cores))
+	for _, c := range r.cores {
+		line("  %v to %v on %s: %s\n", c.forkLabel, c.label, c.owner.Name, c.state)
+	}
+	return err
+}

@@ -1,0 +1,242 @@
+package rref
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+
+	"github.com/tensorpipe-go/tensorpipe/agent"
+	"github.com/tensorpipe-go/tensorpipe/agent/future"
+)
+
+// functionKinds are the kinds of functions whose results Remote refers to, and their types as
+// requests of package agent.
+var functionKinds = map[string]string{"func": agent.TypeFunc, "invoke": agent.TypeInvoke, "op": agent.TypeOp}
+
+// forkHeader has the id and the label of the fork that a request creates, and the label of its value.
+const forkHeader = "rref.fork"
+
+// Remote runs fn with args on the worker that to addresses, which keeps the result, and returns a
+// reference to it at once. The worker may be this one. The creation ends with its own limit, that of
+// opts or of the agent, and not with ctx, whose values it has. When Created of the reference is done,
+// the memory of args is free.
+//
+// All errors are those of the reference: of Created, if it is not known whether the worker has run
+// fn, and otherwise of ToHere. Remote panics if a has no references, see New.
+func Remote[A, R any](ctx context.Context, a *agent.Agent, to agent.To, fn agent.Func[A, R], args A, opts ...agent.CallOption) *Ref[R] {
+	c := create(ctx, a, to, func(ctx context.Context, o []agent.CallOption) *agent.Future[agent.None] {
+		return agent.NewMessageType[A, agent.None](typeCreate+"func").Go(ctx, a, to, fn.Name(), args, o...)
+	}, opts)
+	return newRef[R](c)
+}
+
+// RemoteOp runs an operator, as agent.Agent.Op does, and refers to its only result. See Remote.
+func RemoteOp[R any](ctx context.Context, a *agent.Agent, to agent.To, name string, args ...any) *Ref[R] {
+	return remoteInvoke[R](ctx, a, to, "op", name, args)
+}
+
+// RemoteInvoke runs a function by its name, as agent.Agent.Invoke does, and refers to its only
+// result. See Remote.
+func RemoteInvoke[R any](ctx context.Context, a *agent.Agent, to agent.To, name string, args ...any) *Ref[R] {
+	return remoteInvoke[R](ctx, a, to, "invoke", name, args)
+}
+
+// invocation is the arguments of Invoke and Op in a message.
+type invocation struct {
+	Args  []any
+	Named map[string]any
+}
+
+func remoteInvoke[R any](ctx context.Context, a *agent.Agent, to agent.To, kind, name string, args []any) *Ref[R] {
+	var v invocation
+	var opts []agent.CallOption
+	for _, arg := range args {
+		switch arg := arg.(type) {
+		case agent.CallOption:
+			opts = append(opts, arg)
+		case agent.Named:
+			v.Named = arg
+		default:
+			v.Args = append(v.Args, arg)
+		}
+	}
+	c := create(ctx, a, to, func(ctx context.Context, o []agent.CallOption) *agent.Future[agent.None] {
+		return agent.NewMessageType[invocation, agent.None](typeCreate+kind).Go(ctx, a, to, name, v, o...)
+	}, opts)
+	return newRef[R](c)
+}
+
+// create makes a reference to a value on the worker to, which send asks to make it, and returns the
+// reference with one use.
+func create(ctx context.Context, a *agent.Agent, to agent.To, send func(context.Context, []agent.CallOption) *agent.Future[agent.None], opts []agent.CallOption) *core {
+	r, err := Of(a)
+	if err != nil {
+		panic(err)
+	}
+	ctx = context.WithoutCancel(ctx)
+	info, err := a.Worker(ctx, to)
+	owner := worker{Name: info.Name, Rank: info.Rank}
+	if err == nil {
+		owner.Incarnation, err = a.IncarnationOf(ctx, to)
+	}
+	id, label, forkLabel := newForkID(), r.newLabel(), r.newLabel()
+	if err == nil && r.isOwner(owner) {
+		return r.createHere(ctx, id, label, send, opts)
+	}
+	r.mu.Lock()
+	c := r.newCore(owner, label, forkLabel, id)
+	r.mu.Unlock()
+	if err != nil {
+		c.settle(&CreationError{c.text(), err})
+		return c
+	}
+	f := send(ctx, append(opts, agent.WithHeader(forkHeader, appendFork(nil, owner, id, label, forkLabel))))
+	_ = f.OnDone(func(f *agent.Future[agent.None]) {
+		if err := f.Err(); err != nil {
+			err = &CreationError{c.text(), err}
+			c.settle(err)
+			return
+		}
+		c.settle(nil)
+	})
+	return c
+}
+
+// createHere is create for a value of this worker.
+func (r *Refs) createHere(ctx context.Context, id forkID, label Label, send func(context.Context, []agent.CallOption) *agent.Future[agent.None], opts []agent.CallOption) *core {
+	r.mu.Lock()
+	v := r.newValue(label)
+	f := &fork{value: v, pins: 1, gone: true} // until the request has its reply
+	r.forks[id] = f
+	v.forks++
+	r.mu.Unlock()
+	c := r.localCore(v)
+	c.created = future.New[agent.None]()
+	sent := send(ctx, append(opts, agent.WithHeader(forkHeader, appendFork(nil, r.self, id, label, label))))
+	_ = sent.OnDone(func(sent *agent.Future[agent.None]) {
+		err := sent.Err()
+		if err != nil {
+			err = &CreationError{c.text(), err}
+			r.mu.Lock()
+			c.err = err
+			ready := v.ready
+			r.mu.Unlock()
+			if !ready {
+				r.complete(v, nil, nil, err)
+			}
+			_ = c.created.Fail(err)
+		} else {
+			_ = c.created.Set(agent.None{})
+		}
+		r.endPin(id, f)
+	})
+	return c
+}
+
+func (c *core) text() string {
+	return fmt.Sprintf("rref %v to value %v on %s", c.forkLabel, c.label, c.owner.Name)
+}
+
+// appendFork appends the data of forkHeader to dst: the incarnation of the owner, and the fork with
+// its label and that of the value.
+func appendFork(dst []byte, owner worker, id forkID, label, forkLabel Label) []byte {
+	dst = append(append(dst, owner.Incarnation[:]...), id[:]...)
+	for _, l := range []Label{label, forkLabel} {
+		dst = binary.AppendUvarint(dst, uint64(l.CreatedOn))
+		dst = binary.AppendUvarint(dst, l.Local)
+	}
+	return dst
+}
+
+// parseFork returns the fork in data, the data of forkHeader, and the label of the value. The error
+// matches ErrNoValue if the message was meant for another incarnation of this worker.
+func (r *Refs) parseFork(data []byte) (id forkID, label Label, err error) {
+	wrong := fmt.Errorf("%w: the header %s has %d bytes", agent.ErrProtocol, forkHeader, len(data))
+	var owner [16]byte
+	if len(data) < len(owner)+len(id) {
+		return id, label, wrong
+	}
+	data = data[copy(owner[:], data):]
+	data = data[copy(id[:], data):]
+	var numbers [4]uint64
+	for i := range numbers {
+		v, n := binary.Uvarint(data)
+		if n <= 0 || i%2 == 0 && v > 1<<31-1 {
+			return id, label, wrong
+		}
+		numbers[i], data = v, data[n:]
+	}
+	if len(data) > 0 {
+		return id, label, wrong
+	}
+	if owner != r.self.Incarnation {
+		return id, label, r.restarted()
+	}
+	return id, Label{int(numbers[0]), numbers[1]}, nil
+}
+
+// createHandler serves the creation of values by functions of one kind.
+type createHandler struct {
+	refs *Refs
+	typ  string
+}
+
+// Open implements agent.Handler. The value exists, without being ready, from then on: messages that
+// name the fork may follow. It is the result of the function, or fails with its error. If the
+// function cannot be called, the value fails too.
+func (h createHandler) Open(q *agent.Request) (agent.Task, error) {
+	r := h.refs
+	data, ok := q.Header(forkHeader)
+	if !ok {
+		return nil, fmt.Errorf("%w: no header %s", agent.ErrProtocol, forkHeader)
+	}
+	id, label, err := r.parseFork(data)
+	if err != nil {
+		return nil, err
+	}
+	var v *value
+	task, err := q.Delegate(h.typ, func(k *agent.Kept, err error) {
+		var ptr any
+		if err == nil {
+			ptr, err = keptValue(h.typ, k)
+		}
+		r.complete(v, ptr, k, err)
+		_ = q.Reply(&agent.None{}) // an error of the function is that of the value
+	})
+	if err != nil {
+		return nil, err
+	}
+	v, err = r.register(q, id, label)
+	return task, err
+}
+
+// keptValue returns a pointer to the value of k, the result of a function of that kind.
+func keptValue(typ string, k *agent.Kept) (any, error) {
+	if typ == agent.TypeFunc {
+		return k.Value, nil
+	}
+	return single(*k.Value.(*[]any))
+}
+
+// register adds the value that a request creates, with the fork of its caller.
+func (r *Refs) register(q *agent.Request, id forkID, label Label) (*value, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if _, refused := r.refused[id]; refused {
+		return nil, fmt.Errorf("%w: the caller has given up the creation", ErrShared)
+	}
+	f := r.forks[id]
+	if q.Incarnation() == r.self.Incarnation && f != nil && f.holder == nil {
+		return f.value, nil // createHere has added it
+	}
+	if f != nil {
+		return nil, fmt.Errorf("%w: the creation of a value that exists", agent.ErrProtocol)
+	}
+	v := r.newValue(label)
+	v.locals = 0
+	if _, err := r.addFork(v, id, q.From(), q.Incarnation()); err != nil {
+		delete(r.values, v)
+		return nil, err
+	}
+	return v, nil
+}
