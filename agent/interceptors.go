@@ -29,6 +29,7 @@ type Message struct {
 	Peer WorkerInfo // the other end
 
 	key     CallKey
+	kept    bool           // see IsKept
 	ends    *messageEnds   // nil if no function can be added any more
 	encoder *codec.Encoder // of a message that is sent
 	decoder *codec.Decoder // of a message that was received

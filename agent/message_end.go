@@ -78,6 +78,10 @@ func (e *messageEnds) take() messageEnds {
 	return all
 }
 
+// IsKept reports whether the message is a reply that may be kept and sent again, see WithOnce: what
+// it brings may arrive several times, until it has ended.
+func (m *Message) IsKept() bool { return m.kept }
+
 // CallKey identifies one call at one of its ends, as long as the agent is open: the request and its
 // reply have the same key. It can be compared, and used as the key of a map.
 type CallKey struct {

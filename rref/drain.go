@@ -13,6 +13,7 @@ import (
 // references of other workers, or nothing changes any more. The references that are left then are
 // leaks: the error matches ErrLeak and lists them, unless Options.IgnoreLeaks is set.
 func (r *Refs) Drain(ctx context.Context) error {
+	close(r.draining)
 	before := int64(-1)
 	for {
 		if err := r.awaitSettled(ctx); err != nil { // references that are being shared must not be released
@@ -64,7 +65,12 @@ func (r *Refs) releaseAll() {
 func (r *Refs) awaitSettled(ctx context.Context) error {
 	for {
 		r.mu.Lock()
-		open := len(r.owners) + len(r.children)
+		open := len(r.children)
+		for _, o := range r.owners {
+			if o.deleting {
+				open++
+			}
+		}
 		for _, c := range r.cores {
 			if c.state == pending {
 				open++
@@ -91,7 +97,7 @@ func (r *Refs) leaks() error {
 	text := ""
 	for _, f := range r.forks {
 		if f.holder != nil {
-			text += fmt.Sprintf("\n\tvalue %v (%s): a reference of %s", f.value.label, f.value.stateName(), f.holder.worker.Name)
+			text += fmt.Sprintf("\n\tvalue %v (%s): a reference of %s", f.value.label, f.value.stateName(), f.holder.Name)
 		}
 	}
 	if text == "" || r.options.IgnoreLeaks {

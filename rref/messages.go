@@ -1,11 +1,12 @@
 package rref
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"reflect"
-	"sync/atomic"
-	"time"
+	"slices"
+	"sync"
 
 	"github.com/tensorpipe-go/tensorpipe/agent"
 )
@@ -18,21 +19,35 @@ const (
 
 var (
 	typeMessage   = agent.NewMessageType[target, string]("rref.type")
-	forkMessage   = agent.NewMessageType[forkRequest, []string]("rref.fork")
+	forkMessage   = agent.NewMessageType[forkRequest, forkReply]("rref.fork")
+	renewMessage  = agent.NewMessageType[leaseRequest, agent.None]("rref.renew")
 	deleteMessage = agent.NewMessageType[forkList, agent.None]("rref.delete")
 	acceptMessage = agent.NewMessageType[forkList, agent.None]("rref.accept")
 	askMessage    = agent.NewMessageType[forkList, []bool]("rref.ask")
 )
 
 // target is the fork of the value that a message is about. Owner is the incarnation of the worker to
-// which the message is sent, which may have another one by then.
+// which the message is sent, which may have another one by then. Epoch is that of the sender's lease,
+// or 0 if it knows none yet.
 type target struct {
 	_     struct{} `tensorpipe:"rref.target"`
 	Owner [16]byte
 	ID    forkID
+	Epoch uint64
 }
 
-func (c *core) fork() target { return target{Owner: c.owner.Incarnation, ID: c.id} }
+func (c *core) fork() target {
+	c.refs.mu.Lock()
+	defer c.refs.mu.Unlock()
+	return target{Owner: c.owner.Incarnation, ID: c.id, Epoch: c.epoch}
+}
+
+// leaseRequest is a heartbeat, which renews the lease with that epoch. Owner is as in target.
+type leaseRequest struct {
+	_     struct{} `tensorpipe:"rref.leaseRequest"`
+	Owner [16]byte
+	Epoch uint64
+}
 
 // forkList is the ids of forks. Owner is as in target.
 type forkList struct {
@@ -41,16 +56,28 @@ type forkList struct {
 	IDs   []forkID
 }
 
-// forkRequest asks the owner for forks, each by one that the owner knows.
+// forkRequest asks the owner for forks. Owner and Epoch are as in target.
 type forkRequest struct {
 	_     struct{} `tensorpipe:"rref.forkRequest"`
 	Owner [16]byte
+	Epoch uint64
 	Forks []forkPair
 }
 
+// forkPair asks for the fork Child by Parent, one that the owner has granted under the lease with that
+// epoch, or 0 if it is not known yet.
 type forkPair struct {
 	_             struct{} `tensorpipe:"rref.forkPair"`
 	Child, Parent forkID
+	Epoch         uint64
+}
+
+// forkReply has the epoch of the lease under which the owner has added the forks of a forkRequest, and
+// for each of them "" or the reason for which there is none.
+type forkReply struct {
+	_        struct{} `tensorpipe:"rref.forkReply"`
+	Epoch    uint64
+	Failures []string
 }
 
 // handlers returns the handlers of the messages about references, by their types.
@@ -62,6 +89,7 @@ func (r *Refs) handlers() map[string]agent.Handler {
 		deleteMessage.Type(): opened[forkList](r.serveDelete),
 		acceptMessage.Type(): opened[forkList](r.serveAccept),
 		askMessage.Type():    opened[forkList](r.serveAsk),
+		renewMessage.Type():  opened[leaseRequest](r.serveRenew),
 		typeCall:             callHandler{r, false},
 		typeCallRemote:       callHandler{r, true},
 	}
@@ -93,10 +121,10 @@ func (t *openedTask[A]) Run(ctx context.Context, q *agent.Request) { t.serve(ctx
 // withValue calls f once the value of the fork is ready, or with the error of the value. It replies
 // with an error if the fork is not known.
 func (r *Refs) withValue(ctx context.Context, q *agent.Request, t target, f func(*value)) {
-	if !r.checkAddressed(q, t.Owner) {
+	if !r.checkAddressed(q, t.Owner, t.Epoch) {
 		return
 	}
-	r.find(ctx, t.ID, func(v *value, err error) {
+	r.find(ctx, t.ID, q.Incarnation(), func(v *value, err error) {
 		if err != nil {
 			_ = q.Fail(err)
 			return
@@ -120,13 +148,23 @@ func (r *Refs) serveType(ctx context.Context, q *agent.Request, t target) {
 }
 
 // checkAddressed replies with an error, and returns false, if the message is not for this incarnation
-// of the worker.
-func (r *Refs) checkAddressed(q *agent.Request, to [16]byte) bool {
-	if to == r.self.Incarnation {
-		return true
+// of the worker, or if it names the epoch of a lease that is over.
+func (r *Refs) checkAddressed(q *agent.Request, to [16]byte, epoch uint64) bool {
+	err := r.checkTarget(to, epoch)
+	if err != nil {
+		_ = q.Fail(err)
 	}
-	_ = q.Fail(r.restarted())
-	return false
+	return err == nil
+}
+
+// checkTarget returns nil, or an error that matches ErrNoValue or ErrFenced, as checkAddressed.
+func (r *Refs) checkTarget(to [16]byte, epoch uint64) error {
+	if to != r.self.Incarnation {
+		return r.restarted()
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.checkLease(epoch)
 }
 
 // restarted returns the error for a message that is meant for an earlier incarnation of this worker.
@@ -135,74 +173,88 @@ func (r *Refs) restarted() error {
 }
 
 // serveFork adds a fork for each pair of which the parent is known, or becomes known within a lease,
-// and replies with the reasons for which there is none, "" for those that were added.
+// and replies.
 func (r *Refs) serveFork(ctx context.Context, q *agent.Request, args forkRequest) {
-	if !r.checkAddressed(q, args.Owner) {
+	if !r.checkAddressed(q, args.Owner, args.Epoch) {
 		return
 	}
-	failures := make([]string, len(args.Forks))
-	var remaining atomic.Int64
-	remaining.Store(int64(len(args.Forks)))
+	var mu sync.Mutex
+	reply, remaining := forkReply{Failures: make([]string, len(args.Forks))}, len(args.Forks)
 	for i, pair := range args.Forks {
-		r.find(ctx, pair.Parent, func(v *value, err error) {
-			if err == nil {
-				r.mu.Lock()
-				if _, kept := r.values[v]; !kept {
-					err = ErrNoValue
-				} else {
-					_, err = r.addFork(v, pair.Child, q.From(), q.Incarnation())
-				}
-				r.mu.Unlock()
-			}
+		r.addForkByParent(ctx, pair, senderOf(q), func(f *fork, err error) {
+			mu.Lock()
 			if err != nil {
-				failures[i] = err.Error()
+				reply.Failures[i] = err.Error()
+			} else {
+				reply.Epoch = max(reply.Epoch, f.holder.epoch)
 			}
-			if remaining.Add(-1) == 0 {
-				_ = q.Reply(&failures)
+			remaining--
+			last := remaining == 0
+			mu.Unlock()
+			if last {
+				_ = q.Reply(&reply)
 			}
 		})
 	}
 	if len(args.Forks) == 0 {
-		_ = q.Reply(&failures)
+		_ = q.Reply(&reply)
 	}
 }
 
-func (r *Refs) serveDelete(_ context.Context, q *agent.Request, args forkList) {
-	if !r.checkAddressed(q, args.Owner) {
+// addForkByParent adds a fork of the worker w, once its parent is known, and calls added with it, or
+// with an error that matches ErrFenced or is that of find or addFork.
+func (r *Refs) addForkByParent(ctx context.Context, pair forkPair, w worker, added func(*fork, error)) {
+	r.mu.Lock()
+	err := r.checkLease(pair.Epoch)
+	r.mu.Unlock()
+	if err != nil {
+		added(nil, err)
 		return
 	}
-	var all []*value
-	r.mu.Lock()
-	for _, id := range args.IDs {
-		if r.forks[id] == nil { // its creation may still come
-			r.refuse(id)
+	r.find(ctx, pair.Parent, w.Incarnation, func(v *value, err error) {
+		if err != nil {
+			added(nil, err)
+			return
 		}
-		if v := r.deleteFork(id, q.Incarnation()); v != nil {
-			all = append(all, v)
-		}
+		r.mu.Lock()
+		f, err := r.addFork(v, pair.Child, w)
+		r.mu.Unlock()
+		added(f, err)
+	})
+}
+
+func senderOf(q *agent.Request) worker {
+	from := q.From()
+	return worker{Name: from.Name, Rank: from.Rank, Incarnation: q.Incarnation()}
+}
+
+// maxDeletesAtOnce bounds the forks that are deleted while a lock is held, for which other requests
+// wait.
+const maxDeletesAtOnce = 256
+
+func (r *Refs) serveDelete(_ context.Context, q *agent.Request, args forkList) {
+	if !r.checkAddressed(q, args.Owner, 0) {
+		return
 	}
-	r.mu.Unlock()
-	for _, v := range all {
-		v.drop()
+	for ids := range slices.Chunk(args.IDs, maxDeletesAtOnce) {
+		var all []*value
+		r.mu.Lock()
+		for _, id := range ids {
+			if r.forks[id] == nil { // its creation may still come
+				r.refused.add(id, r.options.Lease)
+			}
+			if v := r.deleteFork(id, q.Incarnation()); v != nil {
+				all = append(all, v)
+			}
+		}
+		r.mu.Unlock()
+		dropAll(all)
 	}
 	_ = q.Reply(&agent.None{})
 }
 
-// refuse makes this worker refuse a fork that has not arrived, for some leases. The caller holds
-// r.mu.
-func (r *Refs) refuse(id forkID) {
-	now := time.Now()
-	for old, until := range r.refused {
-		if now.After(until) {
-			delete(r.refused, old)
-		}
-		break // one each time, in random order: the table does not grow without bound
-	}
-	r.refused[id] = now.Add(4 * r.options.Lease)
-}
-
 func (r *Refs) serveAccept(_ context.Context, q *agent.Request, args forkList) {
-	if !r.checkAddressed(q, args.Owner) {
+	if !r.checkAddressed(q, args.Owner, 0) {
 		return
 	}
 	for _, id := range args.IDs {
@@ -219,18 +271,18 @@ func (r *Refs) serveAccept(_ context.Context, q *agent.Request, args forkList) {
 // serveAsk replies which of the references this worker has, once it is known whether their owners
 // have confirmed them. It refuses the others from now on.
 func (r *Refs) serveAsk(ctx context.Context, q *agent.Request, args forkList) {
-	if !r.checkAddressed(q, args.Owner) {
+	if !r.checkAddressed(q, args.Owner, 0) {
 		return
 	}
 	has := make([]bool, len(args.IDs))
 	var waiting []*core
 	r.mu.Lock()
 	for i, id := range args.IDs {
-		if c := r.cores[id]; c != nil {
+		if c := cmp.Or(r.cores[id], r.arriving[id]); c != nil {
 			has[i] = true
 			waiting = append(waiting, c)
 		} else {
-			r.refuse(id)
+			r.refused.add(id, r.options.Lease)
 		}
 	}
 	r.mu.Unlock()
@@ -240,7 +292,7 @@ func (r *Refs) serveAsk(ctx context.Context, q *agent.Request, args forkList) {
 	}
 	started := r.spawn(func() {
 		for _, c := range waiting {
-			_, _ = c.created.Wait(ctx) // settled either way
+			_, _ = c.creation().Wait(ctx) // settled either way
 		}
 		_ = q.Reply(&has)
 	})

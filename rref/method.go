@@ -2,6 +2,7 @@ package rref
 
 import (
 	"context"
+	"encoding/binary"
 	"fmt"
 	"reflect"
 	"slices"
@@ -141,10 +142,10 @@ func (m Method[M, A, R]) Remote(ctx context.Context, f *Ref[M], args A, opts ...
 		return failedRef[R](f.get(), err)
 	}
 	a, to := c.refs.agent, agent.To(c.owner.Name)
-	created := create(ctx, a, to, func(ctx context.Context, o []agent.CallOption) *agent.Future[agent.None] {
-		return agent.NewMessageType[A, agent.None](typeCallRemote).Go(ctx, a, to, m.name, args, o...)
+	created := create(ctx, a, to, func(ctx context.Context, o []agent.CallOption) *agent.Future[uint64] {
+		return agent.NewMessageType[A, uint64](typeCallRemote).Go(ctx, a, to, m.name, args, o...)
 	}, append(opts, c.target()))
-	_ = created.created.OnDone(func(*agent.Future[agent.None]) { c.unuse() })
+	_ = created.creation().OnDone(func(*agent.Future[agent.None]) { c.unuse() })
 	return newRef[R](created)
 }
 
@@ -157,22 +158,24 @@ func failedRef[R any](h *handle, err error) *Ref[R] {
 	r := c.refs
 	label, forkLabel := r.newLabel(), r.newLabel()
 	r.mu.Lock()
-	n := r.newCore(c.owner, label, forkLabel, newForkID())
+	n := r.newCore(c.owner.worker, label, forkLabel, newForkID())
 	r.mu.Unlock()
 	n.settle(&CreationError{n.text(), err})
 	return newRef[R](n)
 }
 
-// targetHeader has the incarnation of the owner, and the fork of the value whose method is called.
+// targetHeader has the incarnation of the owner, the fork of the value whose method is called, and the
+// epoch of its lease.
 const targetHeader = "rref.target"
 
 // target returns the option that makes a call one of a method of the value of c.
 func (c *core) target() agent.CallOption {
-	id := c.id
-	if c.refs.isOwner(c.owner) {
-		id = c.refs.localID(c)
+	t := c.fork()
+	if c.isOwned() {
+		t.ID = c.refs.localID(c)
 	}
-	return agent.WithHeader(targetHeader, append(slices.Clone(c.owner.Incarnation[:]), id[:]...))
+	data := append(slices.Clone(t.Owner[:]), t.ID[:]...)
+	return agent.WithHeader(targetHeader, binary.LittleEndian.AppendUint64(data, t.Epoch))
 }
 
 // localID returns an id by which messages of this worker to itself name the value of c, a reference
@@ -180,11 +183,12 @@ func (c *core) target() agent.CallOption {
 func (r *Refs) localID(c *core) forkID {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if c.localID == (forkID{}) {
-		c.localID = newForkID()
-		r.forks[c.localID] = &fork{value: c.value, pins: 1}
+	if c.localID == nil {
+		id := newForkID()
+		c.localID = &id
+		r.forks[id] = &fork{value: c.value, pins: 1}
 	}
-	return c.localID
+	return *c.localID
 }
 
 // callHandler serves calls of methods. If remote is true, the owner keeps the results.
@@ -198,11 +202,11 @@ func (h callHandler) Open(q *agent.Request) (agent.Task, error) {
 	r := h.refs
 	t := &callTask{refs: r, method: q.Name()}
 	data, ok := q.Header(targetHeader)
-	if !ok || len(data) != 2*len(t.target) {
+	if !ok || len(data) != 2*len(t.target)+8 {
 		return nil, fmt.Errorf("%w: no header %s", agent.ErrProtocol, targetHeader)
 	}
-	if [16]byte(data) != r.self.Incarnation {
-		return nil, r.restarted()
+	if err := r.checkTarget([16]byte(data), binary.LittleEndian.Uint64(data[32:])); err != nil {
+		return nil, err
 	}
 	copy(t.target[:], data[16:])
 	for i := range r.options.Methods {
@@ -225,11 +229,11 @@ func (h callHandler) Open(q *agent.Request) (agent.Task, error) {
 	if !ok {
 		return nil, fmt.Errorf("%w: no header %s", agent.ErrProtocol, forkHeader)
 	}
-	id, label, err := r.parseFork(data)
+	id, label, epoch, err := r.parseFork(data)
 	if err != nil {
 		return nil, err
 	}
-	t.result, err = r.register(q, id, label)
+	t.result, t.epoch, err = r.register(q, id, label, epoch)
 	return t, err
 }
 
@@ -240,18 +244,19 @@ type callTask struct {
 	target forkID
 	bound  methodTask // nil if no such method is served
 	result *value     // of a call whose result is kept
+	epoch  uint64     // of the lease under which the caller refers to the result
 }
 
 // Run implements agent.Task. It waits until the value exists, without a handler slot.
 func (t *callTask) Run(ctx context.Context, q *agent.Request) {
-	ptr, err := t.call(ctx, q)
+	ptr, err := t.call(ctx, q.Incarnation())
 	switch {
 	case t.result != nil:
 		if err != nil {
 			ptr = nil
 		}
 		t.refs.complete(t.result, ptr, nil, err)
-		_ = q.Reply(&agent.None{})
+		_ = q.Reply(&t.epoch)
 	case err != nil:
 		_ = q.Fail(err)
 	default:
@@ -259,9 +264,10 @@ func (t *callTask) Run(ctx context.Context, q *agent.Request) {
 	}
 }
 
-func (t *callTask) call(ctx context.Context, q *agent.Request) (ptr any, err error) {
+// call calls the method for a request of the incarnation from, and returns a pointer to the result.
+func (t *callTask) call(ctx context.Context, from [16]byte) (ptr any, err error) {
 	found := agent.Future[*value]{}
-	t.refs.find(ctx, t.target, func(v *value, err error) {
+	t.refs.find(ctx, t.target, from, func(v *value, err error) {
 		if err != nil {
 			_ = found.Fail(err)
 			return

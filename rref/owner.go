@@ -22,6 +22,7 @@ type value struct {
 	waiting []func() // run when the value is ready
 	forks   int      // references of other workers
 	locals  int      // references of this worker, and messages that carry one
+	since   time.Time
 }
 
 func (v *value) stateName() string {
@@ -34,10 +35,16 @@ func (v *value) stateName() string {
 	return v.typ
 }
 
-// drop releases what the creation of the value has borrowed.
+// drop releases the memory that the creation of the value has borrowed.
 func (v *value) drop() {
 	if v.kept != nil {
 		v.kept.Drop()
+	}
+}
+
+func dropAll(values []*value) {
+	for _, v := range values {
+		v.drop()
 	}
 }
 
@@ -49,17 +56,23 @@ type fork struct {
 	gone   bool    // the holder has deleted it
 }
 
-// holder is one incarnation of a worker that has references to values of this one.
+// holder is one incarnation of a worker that has, or may soon have, references to values of this one,
+// and its lease.
 type holder struct {
-	worker      agent.WorkerInfo
-	incarnation [16]byte
-	forks       int
+	worker
+	forks  int
+	epoch  uint64
+	heard  time.Time // when a message of it was received last, or a little later
+	spoke  bool      // a message of it was received after the last tick
+	echo   bool      // the next reply to it has leaseHeader
+	fenced bool      // the lease is over
 }
 
 // awaiting is a request that names a fork which this owner does not know yet: the message that
 // creates the fork may have been overtaken.
 type awaiting struct {
 	found func(*value, error) // called once
+	from  [16]byte            // the incarnation that has sent it
 	timer *time.Timer
 	end   func() bool // stops watching the context of the request
 }
@@ -71,7 +84,7 @@ func (w *awaiting) stop() {
 
 // newValue returns a value that is not ready, with one local reference. The caller holds r.mu.
 func (r *Refs) newValue(label Label) *value {
-	v := &value{label: label, locals: 1}
+	v := &value{label: label, locals: 1, since: time.Now()}
 	r.values[v] = struct{}{}
 	return v
 }
@@ -108,19 +121,31 @@ func (r *Refs) whenReady(v *value, f func()) {
 	f()
 }
 
-// addFork adds a fork of v with that id, of the worker with that incarnation. If the fork exists it
-// does nothing. It returns false if the worker has too many. The caller holds r.mu.
-func (r *Refs) addFork(v *value, id forkID, info agent.WorkerInfo, incarnation [16]byte) (*fork, error) {
+// addFork adds a fork of v with that id, of the worker w, and returns it. If w has it already, addFork
+// does nothing. The error matches ErrShared if the fork is refused, ErrNoValue if the id is that of
+// another worker's fork or v is gone, and agent.ErrOverloaded if w has too many. The caller holds r.mu.
+func (r *Refs) addFork(v *value, id forkID, w worker) (*fork, error) {
+	h := r.holders[w.Incarnation]
 	if f := r.forks[id]; f != nil {
+		if h == nil || f.holder != h || f.gone {
+			return nil, fmt.Errorf("%w: the reference is that of another worker, or was released", ErrNoValue)
+		}
 		return f, nil
 	}
-	h := r.holders[incarnation]
+	if _, kept := r.values[v]; !kept {
+		return nil, ErrNoValue
+	}
+	if r.refused.has(id) {
+		return nil, fmt.Errorf("%w: it was given up", ErrShared)
+	}
 	if h == nil {
-		h = &holder{worker: info, incarnation: incarnation}
-		r.holders[incarnation] = h
+		r.lastEpoch++
+		h = &holder{worker: w, epoch: r.lastEpoch, heard: time.Now()}
+		r.holders[w.Incarnation], r.epochs[h.epoch] = h, h
+		r.countLeases()
 	}
 	if h.forks >= r.options.MaxReferences {
-		return nil, fmt.Errorf("%w: %s has %d references to values of %s", agent.ErrOverloaded, info.Name, h.forks, r.self.Name)
+		return nil, fmt.Errorf("%w: %s has %d references to values of %s", agent.ErrOverloaded, w.Name, h.forks, r.self.Name)
 	}
 	h.forks++
 	f := &fork{value: v, holder: h}
@@ -134,33 +159,49 @@ func (r *Refs) addFork(v *value, id forkID, info agent.WorkerInfo, incarnation [
 // caller holds r.mu.
 func (r *Refs) arrive(id forkID, v *value) {
 	for _, w := range r.awaited[id] {
-		w.stop()
+		r.countAwaited(w, -1)
 		go w.found(v, nil)
 	}
 	delete(r.awaited, id)
 }
 
-// find calls found with the value of the fork, at once or, if the fork is not known yet, when the
-// message arrives that creates it, on another goroutine. If none arrives within a lease, or before
-// ctx ends, the error of found matches ErrNoValue or is the cause of ctx.
-func (r *Refs) find(ctx context.Context, id forkID, found func(*value, error)) {
+// countAwaited adds n to the number of requests that wait for a fork, of the worker that has sent w.
+// If n is negative w is stopped. The caller holds r.mu.
+func (r *Refs) countAwaited(w *awaiting, n int) {
+	if n < 0 {
+		w.stop()
+	}
+	if r.awaitedOf[w.from] += n; r.awaitedOf[w.from] == 0 {
+		delete(r.awaitedOf, w.from)
+	}
+}
+
+// find calls found with the value of the fork, for a message of the worker with the incarnation from:
+// at once or, if the fork is not known yet, when the message arrives that creates it, on another
+// goroutine. If none arrives within a lease, or before ctx ends, the error of found matches ErrNoValue
+// or is the cause of ctx. It matches ErrFenced if the holder of the fork is fenced, and
+// agent.ErrOverloaded if too many messages of that worker wait.
+func (r *Refs) find(ctx context.Context, id forkID, from [16]byte, found func(*value, error)) {
 	r.mu.Lock()
 	if f := r.forks[id]; f != nil {
 		r.mu.Unlock()
+		if f.holder != nil && f.holder.fenced {
+			found(nil, fmt.Errorf("%w: it is a reference of %s", ErrFenced, f.holder.Name))
+			return
+		}
 		found(f.value, nil)
 		return
 	}
 	defer r.mu.Unlock()
-	_, refused := r.refused[id]
 	switch {
 	case r.closed:
 		go found(nil, ErrClosed)
-	case refused:
+	case r.refused.has(id):
 		go found(nil, fmt.Errorf("%w: it was given up", ErrNoValue))
-	case len(r.awaited) >= r.options.MaxPending:
-		go found(nil, fmt.Errorf("%w: %d references are awaited", agent.ErrOverloaded, len(r.awaited)))
+	case r.awaitedOf[from] >= r.options.MaxPending:
+		go found(nil, fmt.Errorf("%w: %d references are awaited", agent.ErrOverloaded, r.awaitedOf[from]))
 	default:
-		w := &awaiting{found: found}
+		w := &awaiting{found: found, from: from}
 		fail := func(err error) {
 			if r.unawait(id, w) {
 				found(nil, err)
@@ -171,6 +212,7 @@ func (r *Refs) find(ctx context.Context, id forkID, found func(*value, error)) {
 		})
 		w.end = context.AfterFunc(ctx, func() { fail(context.Cause(ctx)) })
 		r.awaited[id] = append(r.awaited[id], w)
+		r.countAwaited(w, 1)
 	}
 }
 
@@ -181,7 +223,7 @@ func (r *Refs) unawait(id forkID, w *awaiting) bool {
 	all := r.awaited[id]
 	for i := range all {
 		if all[i] == w {
-			w.stop()
+			r.countAwaited(w, -1)
 			if all = append(all[:i:i], all[i+1:]...); len(all) == 0 {
 				delete(r.awaited, id)
 			} else {
@@ -204,10 +246,15 @@ func (r *Refs) deleteFork(id forkID, incarnation [16]byte) (dropped *value) {
 	return r.removeIfUnused(id, f)
 }
 
-// unpin ends the message that carried the fork. The caller holds r.mu.
-func (r *Refs) unpin(id forkID, f *fork) (dropped *value) {
+// unpin ends the message that carried the fork.
+func (r *Refs) unpin(id forkID, f *fork) {
+	r.mu.Lock()
 	f.pins--
-	return r.removeIfUnused(id, f)
+	dropped := r.removeIfUnused(id, f)
+	r.mu.Unlock()
+	if dropped != nil {
+		dropped.drop()
+	}
 }
 
 // removeIfUnused removes the fork if its holder has deleted it and no message carries it. It returns
@@ -219,9 +266,7 @@ func (r *Refs) removeIfUnused(id forkID, f *fork) (dropped *value) {
 	}
 	delete(r.forks, id)
 	if f.holder != nil {
-		if f.holder.forks--; f.holder.forks == 0 {
-			delete(r.holders, f.holder.incarnation)
-		}
+		f.holder.forks-- // without forks it stays until its lease is over
 	}
 	f.value.forks--
 	return r.dropIfUnused(f.value)

@@ -117,7 +117,7 @@ func (h *handle) Owner() agent.WorkerInfo { return h.core.owner.info() }
 func (h *handle) OwnerName() string { return h.core.owner.Name }
 
 // IsOwner reports whether this worker has the value.
-func (h *handle) IsOwner() bool { return h.core.refs.isOwner(h.core.owner) }
+func (h *handle) IsOwner() bool { return h.core.isOwned() }
 
 // IsConfirmed reports whether the owner knows of this reference, and keeps the value for it.
 func (h *handle) IsConfirmed() bool {
@@ -130,7 +130,7 @@ func (h *handle) IsConfirmed() bool {
 // Remote, when the value exists or its creation has failed. It fails with a *CreationError if it is
 // not known whether the creation has reached the owner. An error of the function that makes the value
 // is that of ToHere, and not of this future.
-func (h *handle) Created() *agent.Future[agent.None] { return h.core.created }
+func (h *handle) Created() *agent.Future[agent.None] { return h.core.creation() }
 
 // Label returns the label of the value. References of all workers to one value have equal labels.
 func (h *handle) Label() Label { return h.core.label }
@@ -151,7 +151,7 @@ func (h *handle) String() string {
 	case h.IsOwner():
 		return fmt.Sprintf("rref to own value %v", h.core.label)
 	}
-	return fmt.Sprintf("rref %v to value %v on %s", h.core.forkLabel, h.core.label, h.core.owner.Name)
+	return h.core.text()
 }
 
 // MarshalJSON fails with an error that matches ErrEncoding: a reference outside of a call would not
@@ -208,7 +208,7 @@ func localValue[T any](ctx context.Context, c *core) (T, error) {
 // awaitValue waits until the value of c, a reference on the owner, is ready, and returns it. The
 // error is that with which the creation failed, or the cause of ctx.
 func (c *core) awaitValue(ctx context.Context) (*value, error) {
-	if _, err := c.created.Wait(ctx); err != nil {
+	if _, err := c.creation().Wait(ctx); err != nil {
 		return nil, err
 	}
 	r := c.refs
@@ -262,17 +262,21 @@ func (c *core) checkUsable() error {
 
 // explain returns err, the error of a call about the reference, or in its place the error with which
 // the creation of the reference has failed meanwhile.
-func (c *core) explain(err error) error { return cmp.Or(c.checkUsable(), err) }
+func (c *core) explain(err error) error {
+	c.refs.checkFenced(c.owner, err)
+	return cmp.Or(c.checkUsable(), err)
+}
 
 // whileUsable returns ctx for a call about the reference: if the owner has not confirmed it, the
 // result ends when the creation or the confirmation fails, since the owner may then never know the
 // reference. The caller calls stop after the call.
 func (c *core) whileUsable(ctx context.Context) (limited context.Context, stop func()) {
-	if c.created.IsDone() {
+	created := c.creation()
+	if created.IsDone() {
 		return ctx, func() {}
 	}
 	limited, cancel := context.WithCancelCause(ctx)
-	_ = c.created.OnDone(func(f *agent.Future[agent.None]) { // cannot fail
+	_ = created.OnDone(func(f *agent.Future[agent.None]) { // cannot fail
 		if err := f.Err(); err != nil {
 			cancel(err)
 		}
@@ -298,7 +302,7 @@ func (h *handle) typeName(ctx context.Context, opts []agent.CallOption) (string,
 	}
 	defer c.unuse()
 	r := c.refs
-	if r.isOwner(c.owner) {
+	if c.isOwned() {
 		v, err := c.awaitValue(ctx)
 		if err != nil {
 			return "", err

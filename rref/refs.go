@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/tensorpipe-go/tensorpipe/agent"
@@ -49,15 +50,27 @@ type Refs struct {
 	values   map[*value]struct{}
 	forks    map[forkID]*fork
 	holders  map[[16]byte]*holder     // workers that have references to values of this one, by incarnation
+	epochs   map[uint64]*holder       // the same, by the epochs of their leases
 	awaited  map[forkID][]*awaiting   // requests that have overtaken the fork that they name
 	cores    map[forkID]*core         // the references of this worker to values of others
 	owners   map[[16]byte]*ownerState // their owners
 	children map[forkID]*child        // references that were sent and are not known to have arrived
-	refused  map[forkID]time.Time     // forks that were declared lost, until when they are refused
-	changed  chan struct{}            // closed at the next change for which Drain waits
-	stop     context.CancelFunc
-	base     context.Context
-	work     sync.WaitGroup
+	arriving map[forkID]*core         // references that a kept reply has brought and that are not accepted yet
+	refused  refusedForks
+	changed  chan struct{} // closed at the next change for which Drain waits
+
+	awaitedOf map[[16]byte]int // the number of awaited requests by the incarnation that has sent them
+	lastEpoch uint64
+	clock     *time.Timer   // of the leases; nil if there are none
+	leases    atomic.Int64  // holders and owners
+	headers   atomic.Int64  // of these: how many have messages with leaseHeader to send
+	draining  chan struct{} // closed by Drain
+
+	here    *ownerState // this worker
+	unwatch func()      // ends the events of members
+	stop    context.CancelFunc
+	base    context.Context
+	work    sync.WaitGroup
 }
 
 type logger interface {
@@ -82,8 +95,9 @@ func New(o Options) *Refs {
 	return &Refs{
 		options: o,
 		values:  map[*value]struct{}{}, forks: map[forkID]*fork{}, holders: map[[16]byte]*holder{},
-		awaited: map[forkID][]*awaiting{}, cores: map[forkID]*core{}, owners: map[[16]byte]*ownerState{},
-		children: map[forkID]*child{}, refused: map[forkID]time.Time{}, changed: make(chan struct{}),
+		epochs: map[uint64]*holder{}, awaited: map[forkID][]*awaiting{}, awaitedOf: map[[16]byte]int{},
+		cores: map[forkID]*core{}, owners: map[[16]byte]*ownerState{}, children: map[forkID]*child{},
+		arriving: map[forkID]*core{}, changed: make(chan struct{}), draining: make(chan struct{}),
 	}
 }
 
@@ -119,15 +133,19 @@ func (r *Refs) Configure(c *agent.Config) error {
 	}
 	c.Interceptors = append(c.Interceptors, agent.Interceptor{
 		Encoding: r.encoding,
-		Received: func(ctx context.Context, m *agent.Message) (context.Context, error) { return ctx, r.encoding(ctx, m) },
-		Decoded:  r.decoded,
+		Received: func(ctx context.Context, m *agent.Message) (context.Context, error) {
+			r.received(m)
+			m.SetState(messageKey{}, m)
+			return ctx, nil
+		},
+		Decoded: r.decoded,
 	})
 	return r.options.Methods.check()
 }
 
 // registered are the errors that keep their identity when another worker returns them.
 var registered = map[string]error{
-	"rref.ErrNoValue": ErrNoValue, "rref.ErrNoMethod": ErrNoMethod, "rref.ErrType": ErrType, "rref.ErrCreation": ErrCreation,
+	"rref.ErrFenced": ErrFenced, "rref.ErrNoValue": ErrNoValue, "rref.ErrNoMethod": ErrNoMethod, "rref.ErrType": ErrType, "rref.ErrCreation": ErrCreation,
 }
 
 // Start implements agent.Extension.
@@ -135,12 +153,14 @@ func (r *Refs) Start(a *agent.Agent) error {
 	r.agent = a
 	self := a.Self()
 	r.self = worker{Name: self.Name, Rank: self.Rank, Incarnation: a.Incarnation()}
+	r.here = &ownerState{worker: r.self}
 	r.base, r.stop = context.WithCancel(context.Background())
+	r.unwatch = a.Watch(r.memberChanged)
 	return nil
 }
 
-// Close implements agent.Extension: it ends what is under way. References are then of no use: their
-// methods fail with errors that match ErrClosed or agent.ErrClosed.
+// Close implements agent.Extension: it ends all messages about references. References are then of no
+// use: their methods fail with errors that match ErrClosed or agent.ErrClosed.
 func (r *Refs) Close() error {
 	r.mu.Lock()
 	r.closed = true
@@ -148,8 +168,12 @@ func (r *Refs) Close() error {
 	r.values, r.forks = map[*value]struct{}{}, map[forkID]*fork{}
 	awaited := r.awaited
 	r.awaited = map[forkID][]*awaiting{}
+	if r.clock != nil {
+		r.clock.Stop()
+	}
 	r.notify()
 	r.mu.Unlock()
+	r.unwatch()
 	r.stop()
 	for _, all := range awaited {
 		for _, w := range all {

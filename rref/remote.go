@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
+	"time"
 
 	"github.com/tensorpipe-go/tensorpipe/agent"
 	"github.com/tensorpipe-go/tensorpipe/agent/future"
@@ -24,8 +25,8 @@ const forkHeader = "rref.fork"
 // All errors are those of the reference: of Created, if it is not known whether the worker has run
 // fn, and otherwise of ToHere. Remote panics if a has no references, see New.
 func Remote[A, R any](ctx context.Context, a *agent.Agent, to agent.To, fn agent.Func[A, R], args A, opts ...agent.CallOption) *Ref[R] {
-	c := create(ctx, a, to, func(ctx context.Context, o []agent.CallOption) *agent.Future[agent.None] {
-		return agent.NewMessageType[A, agent.None](typeCreate+"func").Go(ctx, a, to, fn.Name(), args, o...)
+	c := create(ctx, a, to, func(ctx context.Context, o []agent.CallOption) *agent.Future[uint64] {
+		return agent.NewMessageType[A, uint64](typeCreate+"func").Go(ctx, a, to, fn.Name(), args, o...)
 	}, opts)
 	return newRef[R](c)
 }
@@ -60,15 +61,15 @@ func remoteInvoke[R any](ctx context.Context, a *agent.Agent, to agent.To, kind,
 			v.Args = append(v.Args, arg)
 		}
 	}
-	c := create(ctx, a, to, func(ctx context.Context, o []agent.CallOption) *agent.Future[agent.None] {
-		return agent.NewMessageType[invocation, agent.None](typeCreate+kind).Go(ctx, a, to, name, v, o...)
+	c := create(ctx, a, to, func(ctx context.Context, o []agent.CallOption) *agent.Future[uint64] {
+		return agent.NewMessageType[invocation, uint64](typeCreate+kind).Go(ctx, a, to, name, v, o...)
 	}, opts)
 	return newRef[R](c)
 }
 
 // create makes a reference to a value on the worker to, which send asks to make it, and returns the
 // reference with one use.
-func create(ctx context.Context, a *agent.Agent, to agent.To, send func(context.Context, []agent.CallOption) *agent.Future[agent.None], opts []agent.CallOption) *core {
+func create(ctx context.Context, a *agent.Agent, to agent.To, send func(context.Context, []agent.CallOption) *agent.Future[uint64], opts []agent.CallOption) *core {
 	r, err := Of(a)
 	if err != nil {
 		panic(err)
@@ -80,30 +81,33 @@ func create(ctx context.Context, a *agent.Agent, to agent.To, send func(context.
 		owner.Incarnation, err = a.IncarnationOf(ctx, to)
 	}
 	id, label, forkLabel := newForkID(), r.newLabel(), r.newLabel()
-	if err == nil && r.isOwner(owner) {
+	if err == nil && owner.Incarnation == r.self.Incarnation {
 		return r.createHere(ctx, id, label, send, opts)
 	}
 	r.mu.Lock()
 	c := r.newCore(owner, label, forkLabel, id)
+	epoch := c.owner.lease.epoch
 	r.mu.Unlock()
 	if err != nil {
 		c.settle(&CreationError{c.text(), err})
 		return c
 	}
-	f := send(ctx, append(opts, agent.WithHeader(forkHeader, appendFork(nil, owner, id, label, forkLabel))))
-	_ = f.OnDone(func(f *agent.Future[agent.None]) {
-		if err := f.Err(); err != nil {
-			err = &CreationError{c.text(), err}
-			c.settle(err)
+	sent := time.Now()
+	f := send(ctx, append(opts, agent.WithHeader(forkHeader, appendFork(nil, owner, id, label, forkLabel, epoch))))
+	_ = f.OnDone(func(f *agent.Future[uint64]) {
+		granted, err := f.Result()
+		if err != nil {
+			r.checkFenced(c.owner, err)
+			c.settle(&CreationError{c.text(), err})
 			return
 		}
-		c.settle(nil)
+		c.confirm(granted, sent)
 	})
 	return c
 }
 
 // createHere is create for a value of this worker.
-func (r *Refs) createHere(ctx context.Context, id forkID, label Label, send func(context.Context, []agent.CallOption) *agent.Future[agent.None], opts []agent.CallOption) *core {
+func (r *Refs) createHere(ctx context.Context, id forkID, label Label, send func(context.Context, []agent.CallOption) *agent.Future[uint64], opts []agent.CallOption) *core {
 	r.mu.Lock()
 	v := r.newValue(label)
 	f := &fork{value: v, pins: 1, gone: true} // until the request has its reply
@@ -112,8 +116,8 @@ func (r *Refs) createHere(ctx context.Context, id forkID, label Label, send func
 	r.mu.Unlock()
 	c := r.localCore(v)
 	c.created = future.New[agent.None]()
-	sent := send(ctx, append(opts, agent.WithHeader(forkHeader, appendFork(nil, r.self, id, label, label))))
-	_ = sent.OnDone(func(sent *agent.Future[agent.None]) {
+	sent := send(ctx, append(opts, agent.WithHeader(forkHeader, appendFork(nil, r.self, id, label, label, 0))))
+	_ = sent.OnDone(func(sent *agent.Future[uint64]) {
 		err := sent.Err()
 		if err != nil {
 			err = &CreationError{c.text(), err}
@@ -128,51 +132,48 @@ func (r *Refs) createHere(ctx context.Context, id forkID, label Label, send func
 		} else {
 			_ = c.created.Set(agent.None{})
 		}
-		r.endPin(id, f)
+		r.unpin(id, f)
 	})
 	return c
 }
 
-func (c *core) text() string {
-	return fmt.Sprintf("rref %v to value %v on %s", c.forkLabel, c.label, c.owner.Name)
-}
-
-// appendFork appends the data of forkHeader to dst: the incarnation of the owner, and the fork with
-// its label and that of the value.
-func appendFork(dst []byte, owner worker, id forkID, label, forkLabel Label) []byte {
+// appendFork appends the data of forkHeader to dst: the incarnation of the owner, the fork with its
+// label and that of the value, and the epoch of the sender's lease.
+func appendFork(dst []byte, owner worker, id forkID, label, forkLabel Label, epoch uint64) []byte {
 	dst = append(append(dst, owner.Incarnation[:]...), id[:]...)
 	for _, l := range []Label{label, forkLabel} {
 		dst = binary.AppendUvarint(dst, uint64(l.CreatedOn))
 		dst = binary.AppendUvarint(dst, l.Local)
 	}
-	return dst
+	return binary.AppendUvarint(dst, epoch)
 }
 
-// parseFork returns the fork in data, the data of forkHeader, and the label of the value. The error
-// matches ErrNoValue if the message was meant for another incarnation of this worker.
-func (r *Refs) parseFork(data []byte) (id forkID, label Label, err error) {
+// parseFork returns the fork in data, the data of forkHeader, the label of the value, and the epoch of
+// the sender's lease. The error matches ErrNoValue if the message was meant for another incarnation of
+// this worker.
+func (r *Refs) parseFork(data []byte) (id forkID, label Label, epoch uint64, err error) {
 	wrong := fmt.Errorf("%w: the header %s has %d bytes", agent.ErrProtocol, forkHeader, len(data))
 	var owner [16]byte
 	if len(data) < len(owner)+len(id) {
-		return id, label, wrong
+		return id, label, 0, wrong
 	}
 	data = data[copy(owner[:], data):]
 	data = data[copy(id[:], data):]
-	var numbers [4]uint64
+	var numbers [5]uint64
 	for i := range numbers {
 		v, n := binary.Uvarint(data)
-		if n <= 0 || i%2 == 0 && v > 1<<31-1 {
-			return id, label, wrong
+		if n <= 0 || (i == 0 || i == 2) && v > 1<<31-1 {
+			return id, label, 0, wrong
 		}
 		numbers[i], data = v, data[n:]
 	}
 	if len(data) > 0 {
-		return id, label, wrong
+		return id, label, 0, wrong
 	}
 	if owner != r.self.Incarnation {
-		return id, label, r.restarted()
+		return id, label, 0, r.restarted()
 	}
-	return id, Label{int(numbers[0]), numbers[1]}, nil
+	return id, Label{int(numbers[0]), numbers[1]}, numbers[4], nil
 }
 
 // createHandler serves the creation of values by functions of one kind.
@@ -190,7 +191,7 @@ func (h createHandler) Open(q *agent.Request) (agent.Task, error) {
 	if !ok {
 		return nil, fmt.Errorf("%w: no header %s", agent.ErrProtocol, forkHeader)
 	}
-	id, label, err := r.parseFork(data)
+	id, label, epoch, err := r.parseFork(data)
 	if err != nil {
 		return nil, err
 	}
@@ -201,12 +202,12 @@ func (h createHandler) Open(q *agent.Request) (agent.Task, error) {
 			ptr, err = keptValue(h.typ, k)
 		}
 		r.complete(v, ptr, k, err)
-		_ = q.Reply(&agent.None{}) // an error of the function is that of the value
+		_ = q.Reply(&epoch) // an error of the function is that of the value
 	})
 	if err != nil {
 		return nil, err
 	}
-	v, err = r.register(q, id, label)
+	v, epoch, err = r.register(q, id, label, epoch)
 	return task, err
 }
 
@@ -218,25 +219,28 @@ func keptValue(typ string, k *agent.Kept) (any, error) {
 	return single(*k.Value.(*[]any))
 }
 
-// register adds the value that a request creates, with the fork of its caller.
-func (r *Refs) register(q *agent.Request, id forkID, label Label) (*value, error) {
+// register adds the value that a request creates, with the fork of its caller, whose lease has the
+// given epoch, or 0 if it knows none. It returns the value and the epoch of the lease. The error matches
+// ErrFenced, agent.ErrProtocol or is that of addFork.
+func (r *Refs) register(q *agent.Request, id forkID, label Label, epoch uint64) (*value, uint64, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if _, refused := r.refused[id]; refused {
-		return nil, fmt.Errorf("%w: the caller has given up the creation", ErrShared)
+	if err := r.checkLease(epoch); err != nil {
+		return nil, 0, err
 	}
 	f := r.forks[id]
 	if q.Incarnation() == r.self.Incarnation && f != nil && f.holder == nil {
-		return f.value, nil // createHere has added it
+		return f.value, 0, nil // createHere has added it
 	}
 	if f != nil {
-		return nil, fmt.Errorf("%w: the creation of a value that exists", agent.ErrProtocol)
+		return nil, 0, fmt.Errorf("%w: the creation of a value that exists", agent.ErrProtocol)
 	}
 	v := r.newValue(label)
 	v.locals = 0
-	if _, err := r.addFork(v, id, q.From(), q.Incarnation()); err != nil {
+	f, err := r.addFork(v, id, senderOf(q))
+	if err != nil {
 		delete(r.values, v)
-		return nil, err
+		return nil, 0, err
 	}
-	return v, nil
+	return v, f.holder.epoch, nil
 }

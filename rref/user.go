@@ -3,6 +3,7 @@ package rref
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/tensorpipe-go/tensorpipe/agent"
@@ -15,7 +16,7 @@ type coreState byte
 const (
 	pending   coreState = iota // the owner has not confirmed the reference
 	confirmed                  // the owner keeps the value for this reference
-	failed                     // the creation, or the confirmation, has failed
+	failed                     // the creation or the confirmation has failed, or the owner has dropped the reference
 	deleted                    // released, and to be deleted at the owner
 )
 
@@ -27,25 +28,30 @@ func (s coreState) String() string {
 // worker, or a use of a value of this one.
 type core struct {
 	refs      *Refs
-	owner     worker
+	owner     *ownerState
 	label     Label // of the value
 	forkLabel Label
 	id        forkID
-	parent    forkID                    // of a reference from another user: the fork of that one
-	created   *agent.Future[agent.None] // done when the owner has confirmed, or failed
+	since     time.Time
 
 	// Guarded by Refs.mu.
-	value   *value // of a reference on the owner, nil on other workers, and before the owner knows it
-	state   coreState
+	created *agent.Future[agent.None] // done when the owner has confirmed, or failed; nil once confirmed
+	value   *value                    // of a reference on the owner, nil on other workers, and before the owner knows it
 	err     error
-	localID forkID // on the owner: see Refs.localID
-	uses    int    // handles of the application, messages that carry the reference, and fetches
-	typ     string // of the value, once known
+	localID *forkID // on the owner: see Refs.localID
+	uses    int     // handles of the application, messages that carry the reference, and fetches
+	epoch   uint64  // of the lease under which the owner has confirmed the reference
+	typ     string  // of the value, once known
+	state   coreState
 }
 
-// ownerState is an owner to which this worker has references.
+// ownerState is a worker to which this one has references, or messages about them.
 type ownerState struct {
-	worker   worker
+	worker
+
+	// Guarded by Refs.mu.
+	lease    userLease
+	cores    int      // references to values of that worker
 	deletes  []forkID // to be deleted there
 	deleting bool     // a message with deletions is under way
 }
@@ -56,40 +62,98 @@ const maxDeletes = 4096
 // retryDelay is the time before a message about references that was lost is sent again.
 const retryDelay = 500 * time.Millisecond
 
-func (r *Refs) isOwner(w worker) bool { return w.Incarnation == r.self.Incarnation }
+// ownerOf returns the state of the owner w, which it makes if there is none. The caller holds r.mu,
+// and adds a reference or a deletion to it.
+func (r *Refs) ownerOf(w worker) *ownerState {
+	o := r.owners[w.Incarnation]
+	if o == nil {
+		o = &ownerState{worker: w}
+		o.lease.renewed = time.Now()
+		r.owners[w.Incarnation] = o
+		r.countLeases()
+	}
+	return o
+}
+
+// forgetIfUnused removes the state of the owner o if nothing refers to it. The caller holds r.mu.
+func (r *Refs) forgetIfUnused(o *ownerState) {
+	if o.cores == 0 && len(o.deletes) == 0 && !o.deleting && r.owners[o.Incarnation] == o {
+		delete(r.owners, o.Incarnation)
+		if o.lease.due {
+			o.lease.due = false
+			r.headers.Add(-1)
+		}
+		r.countLeases()
+	}
+}
 
 // newCore returns a reference of this worker to a value of another one, which is not confirmed, with
 // one use. The caller holds r.mu.
 func (r *Refs) newCore(owner worker, label, forkLabel Label, id forkID) *core {
-	c := &core{refs: r, owner: owner, label: label, forkLabel: forkLabel, id: id, uses: 1, created: future.New[agent.None]()}
+	c := &core{
+		refs: r, owner: r.ownerOf(owner), label: label, forkLabel: forkLabel, id: id, since: time.Now(),
+		uses: 1, created: future.New[agent.None](),
+	}
+	c.owner.cores++
 	r.cores[id] = c
 	return c
 }
 
 // localCore returns a reference on the owner, with one use. It takes over one local reference of v.
 func (r *Refs) localCore(v *value) *core {
-	c := &core{refs: r, owner: r.self, label: v.label, forkLabel: v.label, uses: 1, value: v, state: confirmed}
-	c.created = future.Of(agent.None{})
-	return c
+	return &core{
+		refs: r, owner: r.here, label: v.label, forkLabel: v.label, since: time.Now(), uses: 1, value: v, state: confirmed,
+	}
 }
 
-// settle records that the owner has confirmed the reference, or that it has failed with err.
+// isOwned reports whether c refers to a value of this worker.
+func (c *core) isOwned() bool { return c.owner == c.refs.here }
+
+// creation returns the future that is done when the owner has confirmed the reference, and fails if
+// the creation or the confirmation does.
+func (c *core) creation() *agent.Future[agent.None] {
+	c.refs.mu.Lock()
+	defer c.refs.mu.Unlock()
+	if c.created == nil {
+		return future.Of(agent.None{})
+	}
+	return c.created
+}
+
+// confirm records that the owner has confirmed the reference, under the lease of that epoch. sent is
+// when the request left that the owner has answered.
+func (c *core) confirm(epoch uint64, sent time.Time) {
+	r := c.refs
+	r.mu.Lock()
+	err := r.granted(c.owner, epoch, sent)
+	c.epoch = epoch
+	r.mu.Unlock()
+	c.settle(err)
+}
+
+// settle records that the owner has confirmed the reference, or that it has failed with err. It does
+// nothing if one of the two was recorded before.
 func (c *core) settle(err error) {
 	r := c.refs
 	r.mu.Lock()
+	created := c.created
 	if c.state == pending {
 		c.state = confirmed
 		if err != nil {
 			c.state, c.err = failed, err
+		} else {
+			c.created = nil
 		}
-		c.releaseUnused()
+		c.releaseUnused() // drops no value: c is not on its owner, or has a use
 	}
 	r.notify()
 	r.mu.Unlock()
-	if err != nil {
-		_ = c.created.Fail(err) // fails if it is done
-	} else {
-		_ = c.created.Set(agent.None{})
+	switch {
+	case created == nil:
+	case err != nil:
+		_ = created.Fail(err) // fails if it is done
+	default:
+		_ = created.Set(agent.None{})
 	}
 }
 
@@ -127,31 +191,36 @@ func (c *core) releaseUnused() (dropped *value) {
 	was := c.state
 	c.state = deleted
 	if v := c.value; v != nil {
-		delete(r.forks, c.localID)
+		if c.localID != nil {
+			delete(r.forks, *c.localID)
+		}
 		v.locals--
 		return r.dropIfUnused(v)
 	}
-	if r.isOwner(c.owner) {
+	if c.isOwned() {
 		return nil
 	}
 	delete(r.cores, c.id)
-	if was == confirmed || !errors.Is(c.err, ErrNoValue) {
+	c.owner.cores--
+	if was == confirmed || !isDropped(c.err) {
 		r.enqueueDelete(c.owner, c.id)
 	}
+	r.forgetIfUnused(c.owner)
 	r.notify()
 	return nil
 }
 
-// enqueueDelete has the owner told that the fork is released, in one message with others. The caller
-// holds r.mu.
-func (r *Refs) enqueueDelete(owner worker, id forkID) {
-	if r.closed {
+// isDropped reports whether err, with which a reference has failed, shows that the owner does not
+// have its fork and never will.
+func isDropped(err error) bool {
+	return errors.Is(err, ErrNoValue) || errors.Is(err, ErrFenced) || errors.Is(err, ErrOwnerGone)
+}
+
+// enqueueDelete has the owner o told that the fork is released, in one message with others. The
+// caller holds r.mu.
+func (r *Refs) enqueueDelete(o *ownerState, id forkID) {
+	if r.closed || r.owners[o.Incarnation] != o {
 		return
-	}
-	o := r.owners[owner.Incarnation]
-	if o == nil {
-		o = &ownerState{worker: owner}
-		r.owners[owner.Incarnation] = o
 	}
 	o.deletes = append(o.deletes, id)
 	if !o.deleting {
@@ -161,25 +230,30 @@ func (r *Refs) enqueueDelete(owner worker, id forkID) {
 }
 
 // sendDeletes sends the deletions for one owner, one message after the other, until there are none.
-// A message that is lost is sent again, as long as the owner is a member of the group.
+// A message that is lost is sent again, unless the owner is gone or has fenced this worker.
 func (r *Refs) sendDeletes(o *ownerState) {
 	for {
 		r.mu.Lock()
 		n := min(len(o.deletes), maxDeletes)
 		if n == 0 || r.closed {
 			o.deleting = false
-			delete(r.owners, o.worker.Incarnation)
+			r.forgetIfUnused(o)
 			r.notify()
 			r.mu.Unlock()
 			return
 		}
 		ids := o.deletes[:n:n]
-		o.deletes = o.deletes[n:]
+		if o.deletes = o.deletes[n:]; len(o.deletes) == 0 {
+			o.deletes = nil
+		}
 		r.mu.Unlock()
-		r.persist(o.worker, func(ctx context.Context) error {
-			_, err := deleteMessage.Call(ctx, r.agent, agent.To(o.worker.Name), "", forkList{Owner: o.worker.Incarnation, IDs: ids}, r.background()...)
+		err := r.persist(o.worker, func(ctx context.Context) error {
+			_, err := deleteMessage.Call(ctx, r.agent, agent.To(o.Name), "", forkList{Owner: o.Incarnation, IDs: ids}, r.background()...)
 			return err
 		})
+		if err != nil && r.base.Err() == nil {
+			r.log.Debug("references could not be deleted", "owner", o.Name, "references", n, "error", err)
+		}
 	}
 }
 
@@ -189,11 +263,15 @@ func (r *Refs) background() []agent.CallOption {
 }
 
 // persist calls send until it succeeds, with pauses, and returns nil. It gives up, and returns the
-// error of send, once the worker has left the group or has restarted, or the references are closed.
+// error of send, once the references are closed, the worker w has left the group or has restarted,
+// or nothing was heard from w for two leases: as an owner it has then dropped the references of this
+// worker, and as a user it has no lease.
 func (r *Refs) persist(w worker, send func(context.Context) error) error {
+	limit := 2 * r.options.Lease
+	begun := time.Now()
 	for pause := retryDelay; ; pause = min(2*pause, r.options.Lease) {
 		err := send(r.base)
-		if err == nil || r.base.Err() != nil || isFinal(err) {
+		if err == nil || r.base.Err() != nil || isFinal(err) || r.silence(w, begun) > limit {
 			return err
 		}
 		r.log.Debug("message about references lost", "peer", w.Name, "error", err)
@@ -212,4 +290,9 @@ func (r *Refs) persist(w worker, send func(context.Context) error) error {
 func isFinal(err error) bool {
 	return errors.Is(err, agent.ErrNoWorker) || errors.Is(err, agent.ErrRestarted) || errors.Is(err, agent.ErrClosed) ||
 		errors.Is(err, agent.ErrRemoved) || errors.Is(err, ErrNoValue) || errors.Is(err, agent.ErrNoFunction)
+}
+
+// text describes the reference of c in errors, such as "rref 0.3 to value 0.2 on worker1".
+func (c *core) text() string {
+	return fmt.Sprintf("rref %v to value %v on %s", c.forkLabel, c.label, c.owner.Name)
 }
