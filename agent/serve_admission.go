@@ -1,11 +1,14 @@
 package agent
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"sync"
 
 	"github.com/tensorpipe-go/tensorpipe/agent/internal/ctxerr"
 	"github.com/tensorpipe-go/tensorpipe/agent/internal/wire"
+	"github.com/tensorpipe-go/tensorpipe/internal/fifo"
 )
 
 // A caller keeps within the limits that the ends of the pipe have agreed on. The bounds here are
@@ -126,4 +129,216 @@ func (c *conn) acquireLarge(r *Request, n int) error {
 	r.nestedCharge = n
 	c.nestedLargeBytes += n
 	return nil
+}
+
+// slots bounds the handlers that run at once. A handler that waits for a call of its own has no
+// slot until it continues, so that handlers that wait for each other, at any depth, cannot use up
+// the slots.
+type slots struct {
+	mu        sync.Mutex
+	max       int
+	busy      int
+	returning fifo.Queue[chan struct{}] // goroutines that wait in acquire, most of them handlers that gave their slot away
+	queued    fifo.Queue[*Request]      // requests that have not started
+}
+
+// start takes a slot for r and starts r by detach on the leader l, or queues r if no slot is free.
+// l is nil on a goroutine that does not lead. start does not block.
+func (s *slots) start(r *Request, l *leader) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.busy >= s.max {
+		s.queued.Push(r)
+		return
+	}
+	s.busy++
+	l.detach(r)
+}
+
+// run runs r in a slot, which the caller has taken, and then further queued requests in the same
+// slot. It returns when no request is queued, or when a request has given the slot to another
+// goroutine. A request that must wait until its caller reads replies is put into the backlog of its
+// connection instead.
+func (s *slots) run(r *Request) {
+	for r != nil {
+		if r.conn.backlog.enqueue(r) {
+			r = s.next()
+			continue
+		}
+		r.slot.begin(s)
+		if !r.run() {
+			return
+		}
+		r = s.next()
+	}
+}
+
+// next passes on a slot that the caller has. It returns the queued request that gets the slot,
+// which the caller must run. It returns nil if a goroutine that waits in acquire got the slot, or
+// if the slot is free now.
+func (s *slots) next() *Request {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.returning.Len() > 0 {
+		close(s.returning.Pop())
+		return nil
+	}
+	if s.queued.Len() > 0 {
+		return s.queued.Pop()
+	}
+	s.busy--
+	return nil
+}
+
+// release passes on a slot that the caller has, and starts the queued request that gets it, if
+// any, on another goroutine.
+func (s *slots) release() {
+	if r := s.next(); r != nil {
+		go s.run(r)
+	}
+}
+
+// acquire blocks until it has taken a slot, ahead of queued requests. The caller must pass the
+// slot on, with release or run.
+func (s *slots) acquire() {
+	s.mu.Lock()
+	if s.busy < s.max {
+		s.busy++
+		s.mu.Unlock()
+		return
+	}
+	w := make(chan struct{})
+	s.returning.Push(w)
+	s.mu.Unlock()
+	<-w
+}
+
+// beginWait must be called before a goroutine waits on behalf of ctx; the goroutine must call end
+// after the wait. If ctx is the context of a handler, the slot of the handler is free in between,
+// and end blocks until the handler has a slot again. If ctx is the context of a short handler or of
+// an interceptor, the leader yields, so that another goroutine reads messages. For other contexts
+// beginWait and end do nothing.
+func beginWait(ctx context.Context) (end func()) {
+	leaderOf(ctx).yield()
+	if r := requestOf(ctx); r != nil {
+		return r.slot.beginWait()
+	}
+	return func() {}
+}
+
+// requestWaiter is a request on behalf of which a goroutine waits for a future.
+type requestWaiter Request
+
+// BeginWait implements future.Waiter: it is called before a goroutine waits for a future on behalf
+// of the request. It makes the leader of the request yield and releases the slot of the request;
+// end blocks until the request has a slot again.
+func (w *requestWaiter) BeginWait() (end func()) { return w.slot.beginWait() }
+
+// slotState is the slot of a request, or the leader on which it runs. Several goroutines may
+// wait on its behalf at once: the first one gives the slot away, the last one that returns
+// acquires one again.
+type slotState struct {
+	mu        sync.Mutex
+	leader    *leader // of a request that is being opened, or whose handler is short
+	slots     *slots  // nil for a request without a slot, and after its handler has returned
+	held      bool
+	acquiring bool          // a goroutine that has returned from its wait waits for a slot
+	waiting   int           // goroutines that wait on behalf of the request
+	acquired  chan struct{} // closed when that one has the slot; made by others that return
+}
+
+// begin records that the request starts in a slot of s, which the goroutine that runs it has
+// taken.
+func (t *slotState) begin(s *slots) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.slots, t.held = s, true
+}
+
+// setLeader sets the leader on which the request is opened or runs without a slot, nil for none. A
+// later beginWait makes that leader yield.
+func (t *slotState) setLeader(l *leader) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.leader = l
+}
+
+// isWaiting reports whether a handler with a slot waits: whether a goroutine is between beginWait
+// and endWait on behalf of the request.
+func (t *slotState) isWaiting() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.slots != nil && t.waiting > 0
+}
+
+// finish clears the slot and the leader of the request after the handler has returned. held reports
+// whether the request had a slot: the caller must then pass the slot on.
+func (t *slotState) finish() (held bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	held = t.held
+	t.slots, t.held, t.leader = nil, false, nil
+	return held
+}
+
+// yieldLeader makes the leader on which the request runs, if any, yield before the request waits.
+func (t *slotState) yieldLeader() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.leader.yield()
+}
+
+// beginWait makes the leader of the request yield and releases the slot of the request, before a
+// goroutine waits on its behalf. The goroutine must call end after the wait, which blocks until the
+// request has a slot again.
+func (t *slotState) beginWait() (end func()) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.leader.yield()
+	if t.slots == nil {
+		return func() {}
+	}
+	t.waiting++
+	if t.held {
+		t.held = false
+		t.slots.release()
+	}
+	return t.endWait
+}
+
+// endWait ends a wait that beginWait began. It blocks until the request has a slot again, and
+// returns at once if the request needs none, because its handler has returned or another goroutine
+// still waits on its behalf. If several goroutines return at once, one of them acquires the slot,
+// and the others wait for that: each request has at most one slot.
+func (t *slotState) endWait() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.waiting--
+	for t.slots != nil && t.waiting == 0 && !t.held {
+		if t.acquiring {
+			if t.acquired == nil {
+				t.acquired = make(chan struct{})
+			}
+			acquired := t.acquired
+			t.mu.Unlock()
+			<-acquired
+			t.mu.Lock()
+			continue
+		}
+		s := t.slots
+		t.acquiring = true
+		t.mu.Unlock()
+		s.acquire()
+		t.mu.Lock()
+		t.acquiring = false
+		if t.acquired != nil {
+			close(t.acquired)
+			t.acquired = nil
+		}
+		if t.slots == nil || t.waiting > 0 { // the handler has returned or waits again
+			s.release()
+			continue
+		}
+		t.held = true
+	}
 }

@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"fmt"
+	"math"
 	"reflect"
 
 	"github.com/tensorpipe-go/tensorpipe/agent/future"
@@ -199,4 +200,95 @@ func (r *Request) replyFuture(ctx context.Context, f future.Any) {
 	if err := future.OnValue(f, reply); err != nil {
 		r.failLogged(err)
 	}
+}
+
+// assign sets dst to value, a decoded value of any type. A number may change its type if the new
+// type can hold it. A bool or a string may get a type with another name. nil becomes the zero value
+// of a type that can be nil. If dst cannot hold value, the text of the error describes the value
+// and the type that dst needs, and dst may have changed.
+func assign(dst reflect.Value, value any) error {
+	src := reflect.ValueOf(value)
+	if !src.IsValid() {
+		switch dst.Kind() {
+		case reflect.Pointer, reflect.Interface, reflect.Slice, reflect.Map:
+			dst.SetZero()
+			return nil
+		}
+		return fmt.Errorf("nil, want %v", dst.Type())
+	}
+	if src.Type().AssignableTo(dst.Type()) {
+		dst.Set(src)
+		return nil
+	}
+	if assignNumber(dst, src) {
+		return nil
+	}
+	switch kind := dst.Kind(); {
+	case isNumber(kind) && isNumber(src.Kind()):
+		return fmt.Errorf("%v %v, which %v cannot hold", src.Type(), value, dst.Type())
+	case kind == src.Kind() && (kind == reflect.Bool || kind == reflect.String):
+		dst.Set(src.Convert(dst.Type()))
+		return nil
+	}
+	return fmt.Errorf("%v, want %v", src.Type(), dst.Type())
+}
+
+func isNumber(k reflect.Kind) bool {
+	return k >= reflect.Int && k <= reflect.Complex128 && k != reflect.Uintptr
+}
+
+// assignNumber sets dst to src and returns true if both are numbers and dst can hold src. A float
+// may be rounded to fewer digits, an integer may not. If it returns false dst may have changed.
+func assignNumber(dst, src reflect.Value) bool {
+	switch {
+	case dst.CanInt() && src.CanInt():
+		return setInt(dst, src.Int())
+	case dst.CanInt() && src.CanUint():
+		return src.Uint() <= math.MaxInt64 && setInt(dst, int64(src.Uint()))
+	case dst.CanUint() && src.CanInt():
+		return src.Int() >= 0 && setUint(dst, uint64(src.Int()))
+	case dst.CanUint() && src.CanUint():
+		return setUint(dst, src.Uint())
+	case dst.CanFloat() && src.CanFloat():
+		return !dst.OverflowFloat(src.Float()) && set(dst, src)
+	case dst.CanFloat() && src.CanInt():
+		return setIfExact(dst, src) && dst.Convert(src.Type()).Int() == src.Int()
+	case dst.CanFloat() && src.CanUint():
+		return setIfExact(dst, src) && dst.Convert(src.Type()).Uint() == src.Uint()
+	case dst.CanComplex() && src.CanComplex():
+		return !dst.OverflowComplex(src.Complex()) && set(dst, src)
+	}
+	return false
+}
+
+// setIfExact sets dst, a float, to src, an integer. It reports whether the type of dst can hold
+// all integers up to the magnitude of src; dst changes in any case.
+func setIfExact(dst, src reflect.Value) bool {
+	digits := 53
+	if dst.Kind() == reflect.Float32 {
+		digits = 24
+	}
+	set(dst, src)
+	return math.Abs(dst.Float()) <= float64(uint64(1)<<digits)
+}
+
+func set(dst, src reflect.Value) bool {
+	dst.Set(src.Convert(dst.Type()))
+	return true
+}
+
+func setInt(dst reflect.Value, n int64) bool {
+	if dst.OverflowInt(n) {
+		return false
+	}
+	dst.SetInt(n)
+	return true
+}
+
+func setUint(dst reflect.Value, n uint64) bool {
+	if dst.Kind() == reflect.Uintptr || dst.OverflowUint(n) {
+		return false
+	}
+	dst.SetUint(n)
+	return true
 }

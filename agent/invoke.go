@@ -2,13 +2,135 @@ package agent
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"maps"
-	"math"
 	"reflect"
 	"slices"
 	"strings"
+
+	"github.com/tensorpipe-go/tensorpipe/agent/future"
 )
+
+// invokeType is the type of the messages of Invoke, whose values have any types.
+const invokeType = "agent.invoke"
+
+// invocation is the argument of a message of type invokeType or opType: values by position and by
+// name.
+type invocation struct {
+	Args  []any
+	Named map[string]any
+}
+
+// Named holds arguments by name: the fields of the struct that a function takes, or the
+// arguments of an operator by the names of its schema.
+type Named map[string]any
+
+// Invoke calls a function by its name and returns its results, however many there are. The
+// arguments are those of the function, one after the other. For a Func, or any function of one
+// struct, a Named can give the fields of the struct instead.
+//
+// The worker that is called converts the arguments to the types of the function. An integer
+// becomes any integer or float type that can hold the number. A float or complex number may be
+// rounded to fewer digits. A bool or a string becomes a type that differs only in its name. A nil
+// becomes a nil pointer, interface, slice or map.
+//
+// The types of the values must be in the Registry of both workers. A CallOption among the
+// arguments changes the call and is not passed to the function. The memory of the arguments is
+// free when Invoke returns.
+//
+// The error is that of Func.Call. It matches ErrNoFunction if the worker does not serve the
+// function, and ErrArguments if the arguments cannot be encoded or are not those of the function.
+func (a *Agent) Invoke(ctx context.Context, to To, name string, args ...any) ([]any, error) {
+	return a.invoke(ctx, target{to: to, typ: invokeType, name: name}, args)
+}
+
+// InvokeAsync calls a function by its name as Invoke does, but returns a future of the results
+// instead of waiting for them. It blocks only while it opens a pipe to the worker, or while the
+// calls in progress to the worker use up Limits.CallBytes. The memory of the arguments is in use
+// until the future is done. Every error fails the future.
+func (a *Agent) InvokeAsync(ctx context.Context, to To, name string, args ...any) *Future[[]any] {
+	return a.invokeAsync(ctx, target{to: to, typ: invokeType, name: name}, args)
+}
+
+// invoke makes the call t with the values in args, waits, and returns the results of the function.
+// The CallOptions among args change the call and are not sent. It implements Invoke and Op. The
+// error is an *Error.
+func (a *Agent) invoke(ctx context.Context, t target, args []any) ([]any, error) {
+	t, v, err := a.splitArgs(t, args)
+	if err != nil {
+		return nil, err
+	}
+	var results []any
+	err = a.roundTrip(ctx, t, &results, &v)
+	return results, err
+}
+
+// invokeAsync makes the call t as invoke does, and returns a future of the results without waiting
+// for them. It implements InvokeAsync and OpAsync. If args is invalid, the returned future has
+// failed. The memory of args is in use until the future is done.
+func (a *Agent) invokeAsync(ctx context.Context, t target, args []any) *Future[[]any] {
+	t, v, err := a.splitArgs(t, args)
+	if err != nil {
+		return trackInScope(ctx, func() *Future[[]any] { return future.Failed[[]any](err) })
+	}
+	return callInScope[[]any](ctx, a, t, &v)
+}
+
+// splitArgs separates the arguments of Invoke or Op. It returns t with the CallOptions of args
+// appended to its options, and the values to send: those in a Named by name, all others by
+// position. If args has neither a CallOption nor a Named, the result shares the slice args. If args
+// has two Named, the error is an *Error that matches ErrArguments.
+func (a *Agent) splitArgs(t target, args []any) (target, invocation, error) {
+	v := invocation{Args: args}
+	isOption := func(arg any) bool {
+		switch arg.(type) {
+		case Named, CallOption:
+			return true
+		}
+		return false
+	}
+	if !slices.ContainsFunc(args, isOption) {
+		return t, v, nil
+	}
+	v.Args = nil
+	for _, arg := range args {
+		switch arg := arg.(type) {
+		case CallOption:
+			t.opts = append(t.opts, arg)
+		case Named:
+			if v.Named != nil {
+				err := fmt.Errorf("%w: Named is given twice", ErrArguments)
+				return t, v, &Error{Op: "call", Func: displayName(t.typ, t.name), Worker: string(t.to), Err: err}
+			}
+			v.Named = arg
+		default:
+			v.Args = append(v.Args, arg)
+		}
+	}
+	return t, v, nil
+}
+
+// One returns the only result of Invoke or Op as an R:
+//
+//	n, err := agent.One[int](a.Invoke(ctx, "worker1", "math.max", 3, 4))
+//
+// If err is not nil, it returns the zero R and err. If there is not exactly one result, or if the
+// result does not have the type R, the error matches ErrResult.
+func One[R any](results []any, err error) (R, error) {
+	var one R
+	if err != nil {
+		return one, err
+	}
+	if len(results) != 1 {
+		return one, fmt.Errorf("%w: %d results, want one", ErrResult, len(results))
+	}
+	one, ok := results[0].(R)
+	if !ok {
+		return one, fmt.Errorf("%w: the result is %T, want %T", ErrResult, results[0], one)
+	}
+	return one, nil
+}
 
 // invocable is a handler of a function that serves the messages of Invoke as well.
 type invocable interface {
@@ -161,95 +283,4 @@ func (r *Request) replyResult(result any) error {
 		results = append(results, v.Interface())
 	}
 	return r.Reply(&results)
-}
-
-// assign sets dst to value, a decoded value of any type. A number may change its type if the new
-// type can hold it. A bool or a string may get a type with another name. nil becomes the zero value
-// of a type that can be nil. If dst cannot hold value, the text of the error describes the value
-// and the type that dst needs, and dst may have changed.
-func assign(dst reflect.Value, value any) error {
-	src := reflect.ValueOf(value)
-	if !src.IsValid() {
-		switch dst.Kind() {
-		case reflect.Pointer, reflect.Interface, reflect.Slice, reflect.Map:
-			dst.SetZero()
-			return nil
-		}
-		return fmt.Errorf("nil, want %v", dst.Type())
-	}
-	if src.Type().AssignableTo(dst.Type()) {
-		dst.Set(src)
-		return nil
-	}
-	if assignNumber(dst, src) {
-		return nil
-	}
-	switch kind := dst.Kind(); {
-	case isNumber(kind) && isNumber(src.Kind()):
-		return fmt.Errorf("%v %v, which %v cannot hold", src.Type(), value, dst.Type())
-	case kind == src.Kind() && (kind == reflect.Bool || kind == reflect.String):
-		dst.Set(src.Convert(dst.Type()))
-		return nil
-	}
-	return fmt.Errorf("%v, want %v", src.Type(), dst.Type())
-}
-
-func isNumber(k reflect.Kind) bool {
-	return k >= reflect.Int && k <= reflect.Complex128 && k != reflect.Uintptr
-}
-
-// assignNumber sets dst to src and returns true if both are numbers and dst can hold src. A float
-// may be rounded to fewer digits, an integer may not. If it returns false dst may have changed.
-func assignNumber(dst, src reflect.Value) bool {
-	switch {
-	case dst.CanInt() && src.CanInt():
-		return setInt(dst, src.Int())
-	case dst.CanInt() && src.CanUint():
-		return src.Uint() <= math.MaxInt64 && setInt(dst, int64(src.Uint()))
-	case dst.CanUint() && src.CanInt():
-		return src.Int() >= 0 && setUint(dst, uint64(src.Int()))
-	case dst.CanUint() && src.CanUint():
-		return setUint(dst, src.Uint())
-	case dst.CanFloat() && src.CanFloat():
-		return !dst.OverflowFloat(src.Float()) && set(dst, src)
-	case dst.CanFloat() && src.CanInt():
-		return setIfExact(dst, src) && dst.Convert(src.Type()).Int() == src.Int()
-	case dst.CanFloat() && src.CanUint():
-		return setIfExact(dst, src) && dst.Convert(src.Type()).Uint() == src.Uint()
-	case dst.CanComplex() && src.CanComplex():
-		return !dst.OverflowComplex(src.Complex()) && set(dst, src)
-	}
-	return false
-}
-
-// setIfExact sets dst, a float, to src, an integer. It reports whether the type of dst can hold
-// all integers up to the magnitude of src; dst changes in any case.
-func setIfExact(dst, src reflect.Value) bool {
-	digits := 53
-	if dst.Kind() == reflect.Float32 {
-		digits = 24
-	}
-	set(dst, src)
-	return math.Abs(dst.Float()) <= float64(uint64(1)<<digits)
-}
-
-func set(dst, src reflect.Value) bool {
-	dst.Set(src.Convert(dst.Type()))
-	return true
-}
-
-func setInt(dst reflect.Value, n int64) bool {
-	if dst.OverflowInt(n) {
-		return false
-	}
-	dst.SetInt(n)
-	return true
-}
-
-func setUint(dst reflect.Value, n uint64) bool {
-	if dst.Kind() == reflect.Uintptr || dst.OverflowUint(n) {
-		return false
-	}
-	dst.SetUint(n)
-	return true
 }
