@@ -91,8 +91,8 @@ func (s *connSession) register() error {
 }
 
 // close closes the session and all its Conns. cause is the error of their calls that fail because
-// of that. If cause is ErrClosed and the session is a transport.Flusher, close first waits, up to
-// CloseTimeout, until the peer has received all bytes. A further call has no effect but waits until
+// of that. If cause is ErrClosed, close first waits, up to CloseTimeout, until the peer has
+// received all bytes. A further call has no effect but waits until
 // the first one is done.
 func (s *connSession) close(cause error) {
 	s.closing.Do(func() {
@@ -100,9 +100,9 @@ func (s *connSession) close(cause error) {
 		s.ended = cause
 		s.idle.Stop()
 		s.mu.Unlock()
-		if f, ok := s.session.(transport.Flusher); ok && cause == ErrClosed {
+		if cause == ErrClosed {
 			ctx, cancel := context.WithTimeout(context.Background(), s.context.opts.CloseTimeout)
-			_ = f.Flush(ctx)
+			_ = s.session.Flush(ctx)
 			cancel()
 		}
 		_ = s.session.Close()
@@ -244,4 +244,69 @@ func (c *Context) countConns() (conns, sessions int) {
 		s.mu.Unlock()
 	}
 	return conns, len(c.sessions)
+}
+
+// dialledSession is a session to one url that DialConn has opened or is opening.
+type dialledSession struct {
+	ready   chan struct{} // closed when session or err is set
+	session *connSession
+	err     error
+}
+
+// isUsable reports whether a further Conn may use d: it is being opened, or is open.
+func (d *dialledSession) isUsable() bool {
+	select {
+	case <-d.ready:
+		return d.err == nil && !d.session.isOver()
+	default:
+		return true
+	}
+}
+
+// sessionTo returns the session to url, and opens one if there is none that can be used; isNew is
+// true if this call has done so. Concurrent calls open one session together, which goes on if the
+// ctx of one of them ends. The error is ErrClosed if the context is closed, the cause of ctx, or
+// that of the handshake; isNew then has no meaning.
+func (c *Context) sessionTo(ctx context.Context, url string) (s *connSession, isNew bool, err error) {
+	c.mu.Lock()
+	if c.closing.Err() != nil {
+		c.mu.Unlock()
+		return nil, false, ErrClosed
+	}
+	d := c.dialled[url]
+	if d == nil || !d.isUsable() {
+		d, isNew = &dialledSession{ready: make(chan struct{})}, true
+		c.dialled[url] = d
+		c.work.Go(func() { c.openSession(url, d) })
+	}
+	c.mu.Unlock()
+	select {
+	case <-d.ready:
+		return d.session, isNew, d.err
+	case <-ctx.Done():
+		return nil, false, context.Cause(ctx)
+	}
+}
+
+// openSession opens a session to url, sets the result in d and closes d.ready. After a failure, and
+// when the session is closed, the context forgets d.
+func (c *Context) openSession(url string, d *dialledSession) {
+	defer close(d.ready)
+	forget := func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if c.dialled[url] == d {
+			delete(c.dialled, url)
+		}
+	}
+	d.err = c.dial(context.Background(), url, true, func(conns *handshakeConns, s *spec) (err error) {
+		d.session, err = c.buildSession(conns, s, clientIdleTime, forget)
+		return err
+	})
+	if d.err != nil {
+		c.counters.handshakesFailed.Add(1)
+		forget()
+		return
+	}
+	c.counters.handshakesDone.Add(1)
 }

@@ -4,7 +4,10 @@ import (
 	"errors"
 	"os"
 	"runtime"
+	"slices"
 	"time"
+
+	"github.com/tensorpipe-go/tensorpipe/internal/native"
 )
 
 // blockSize bounds the bytes of small messages that share one write.
@@ -162,33 +165,6 @@ func (o *nativeWriter) recycle(b *block, err error) {
 	}
 }
 
-// borrowedWrite is the operation of a message whose remaining bytes are written from its own
-// memory, because they are too many to copy. It is started while the run loop writes it. It is
-// guarded by mu of the sender.
-type borrowedWrite struct {
-	WriteOp
-	out      *nativeWriter
-	pieces   [][]byte
-	block    *block
-	recalled bool
-}
-
-// cancelLocked implements canceler: it gives the message's memory back early. The message is still
-// sent, from a copy of the remaining bytes, so the operation ends without an error and the argument
-// is not used. If the run loop is writing the block, it makes the copy a moment later. The caller
-// holds mu of the sender.
-func (l *borrowedWrite) cancelLocked(error) {
-	switch {
-	case l.recalled:
-	case l.state == opStarted:
-		l.recalled = true
-		_ = l.out.stream.SetWriteDeadline(time.Unix(1, 0)) // if that fails, so does Write
-	default:
-		l.block.data, l.block.borrowed = appendAll(l.block.data, l.pieces), nil
-		l.complete()
-	}
-}
-
 // appendAll appends copies of all pieces to data and returns the extended slice.
 func appendAll(data []byte, pieces [][]byte) []byte {
 	for _, p := range pieces {
@@ -196,3 +172,196 @@ func appendAll(data []byte, pieces [][]byte) []byte {
 	}
 	return data
 }
+
+// writeOrEnqueue writes or enqueues the descriptor and the inline parts of m, which o.frame
+// describes. forms has the compressed forms of m's parts, nil if there are none. share is m's share
+// of the budgets, which is released when all bytes are written. If o.zeroCopy() is false or forms
+// is not nil, it copies all bytes to the queue and returns nil; unless o.zeroCopy(), the caller
+// must then call writeQueued. The caller holds mu.
+//
+// Otherwise, if no other bytes are queued, it writes straight from m's memory as much as the stream
+// accepts without blocking. It enqueues the remaining bytes, with mayBorrow, as enqueueRemaining
+// does, and returns the result of that.
+func (o *nativeWriter) writeOrEnqueue(m *Message, forms *compressedForms, mayBorrow bool, share budgetShare) *WriteOp {
+	if forms != nil || !o.zeroCopy() {
+		o.encode(m, forms, share)
+		if o.zeroCopy() {
+			o.signal() // otherwise writeQueued does so where it must
+		}
+		return nil
+	}
+	o.head = o.frame.AppendDescriptor(o.head[:0], false)
+	o.pieces = append(o.pieces[:0], o.head)
+	for i := range m.Payloads {
+		if o.frame.Payloads[i].Inline {
+			o.pieces = append(o.pieces, m.Payloads[i].Data)
+		}
+	}
+	for i := range m.Tensors {
+		if o.frame.Tensors[i].Inline {
+			o.pieces = m.Tensors[i].Buffer.AppendSegments(o.pieces)
+		}
+	}
+	remaining := o.pieces
+	if !o.writing && o.blocks.Len() == 0 {
+		for range maxWritePolls {
+			n, err := o.poller.TryWrite(remaining...)
+			remaining = skipBytes(remaining, n)
+			if err != nil || len(remaining) == 0 || !o.poller.PollWritable() {
+				break // writing the rest returns the error again
+			}
+		}
+	}
+	op := o.enqueueRemaining(m, remaining, mayBorrow, share)
+	runtime.KeepAlive(m) // a Buffer's owner keeps its memory alive, its segments do not
+	clear(o.pieces)
+	o.head = kept(o.head)
+	return op
+}
+
+// zeroCopy reports whether messages are written straight from their own memory: the stream can be
+// polled, and Options.Checksum is not set.
+func (o *nativeWriter) zeroCopy() bool { return o.poller != nil && !o.pipe.context.opts.Checksum }
+
+// maxWritePolls bounds how often a message is continued when the stream has room again, so that a
+// slow peer does not keep the writer spinning.
+const maxWritePolls = 128
+
+// skipBytes returns pieces without their first n bytes; there must be at least n. The result is a
+// part of the slice pieces and shares its bytes. If the cut is within a piece, skipBytes shortens
+// that element of pieces.
+func skipBytes(pieces [][]byte, n int) [][]byte {
+	for len(pieces) > 0 && n >= len(pieces[0]) {
+		n -= len(pieces[0])
+		pieces = pieces[1:]
+	}
+	if n > 0 {
+		pieces[0] = pieces[0][n:]
+	}
+	return pieces
+}
+
+// inlineLimit returns the most bytes that an inline part can have on this pipe's stream. For large
+// messages, and messages with compressed parts, the limit may be lower.
+func (o *nativeWriter) inlineLimit() int {
+	if o.zeroCopy() {
+		return maxInlineShared
+	}
+	return maxInlinePart
+}
+
+// enqueueRemaining enqueues the bytes of remaining, pieces of m's frame and memory, for the
+// goroutine of run. If mayBorrow is true and a piece is large, the bytes of m's memory are not
+// copied, and the result is the operation that ends when this memory may be reused. Otherwise all
+// are copied, and the result is nil. share, m's share of the budgets, is released when the bytes
+// are written, or at once if remaining is empty. The caller holds mu.
+func (o *nativeWriter) enqueueRemaining(m *Message, remaining [][]byte, mayBorrow bool, share budgetShare) *WriteOp {
+	if len(remaining) == 0 {
+		o.budget.releaseShare(share)
+		return nil
+	}
+	defer o.signal()
+	if mayBorrow && slices.ContainsFunc(remaining, func(p []byte) bool { return len(p) > maxInlinePart }) {
+		b := o.pipe.context.blocks.Get().(*block)
+		if len(remaining) == len(o.pieces) { // the first one is head, which the next message overwrites
+			b.data = append(b.data, remaining[0]...)
+			remaining = remaining[1:]
+		}
+		o.chargeBlock(b, share)
+		b.borrowed = &borrowedWrite{out: o, pieces: slices.Clone(remaining), block: b}
+		b.borrowed.init(o.sender, b.borrowed)
+		b.borrowed.msg = m // keeps the memory alive
+		b.borrowed.expireAt(m.Deadline)
+		o.blocks.Push(b)
+		return &b.borrowed.WriteOp
+	}
+	size := 0
+	for _, p := range remaining {
+		size += len(p)
+	}
+	b := o.blockFor(size)
+	o.chargeBlock(b, share)
+	b.data = appendAll(b.data, remaining)
+	return nil
+}
+
+// maxDirectBlocks bounds the blocks that one call of writeQueued writes.
+const maxDirectBlocks = 4
+
+// writeQueued writes up to maxDirectBlocks queued blocks on the caller's goroutine, so that a
+// message needs no switch of goroutines. It stops when the stream fails or does not accept all
+// bytes at once, or when another goroutine is writing. It leaves all blocks to the goroutine of
+// run, which writes several messages at once, if more is true, if this end has received no message
+// since the last call, or if it received several at a time. It does nothing if messages are written
+// straight from their own memory. It returns no error: run gets the error of the stream. The caller
+// holds mu, which is released during the writes.
+func (o *nativeWriter) writeQueued(more bool) {
+	if o.zeroCopy() {
+		return
+	}
+	if r := &o.pipe.in.stream; !r.messageArrived.Swap(false) || r.arrivedInBatch.Load() || more {
+		o.batching.Store(true)
+		o.signal()
+		return
+	}
+	for range maxDirectBlocks {
+		if o.stopped != nil || o.writing || o.blocks.Len() == 0 {
+			return
+		}
+		b := o.blocks.Pop()
+		o.writing = true
+		o.mu.Unlock()
+		o.directBuf[0] = b.data
+		n, err := o.stream.TryWrite(o.directBuf[:]...)
+		o.mu.Lock()
+		switch {
+		case err == nil && n == len(b.data), o.stopped != nil:
+			o.blockDone(b, o.stopped)
+		default:
+			b.data = append(b.data[:0], b.data[n:]...)
+			o.unfinished = b // the run loop gets an error again
+			o.signal()
+			return
+		}
+	}
+	o.signal()
+}
+
+// tryWrite writes or enqueues m without blocking, if m can be copied now: all parts are inline,
+// none is to be compressed, and the budgets and the quota allow it. taken is true if m was
+// accepted; its memory may then be reused. If taken is false and err is nil, send may still accept
+// m. err is not nil if m cannot be sent at all or the pipe accepts no further messages.
+func (p *nativePipe) tryWrite(m *Message) (taken bool, err error) {
+	o := &p.out
+	size, err := o.check(m)
+	if err != nil || size.compressible.Messages > 0 && p.compresses {
+		return false, err
+	}
+	cost := o.cost(&size)
+	if !p.account.TryCharge(0) || !o.budget.tryAcquire(cost) {
+		return false, nil
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	defer o.frame.Reset()
+	if o.rejection != nil || o.describe(m, &size, nil) > 0 {
+		o.budget.release(cost)
+		return false, o.rejection
+	}
+	o.count++
+	o.countCompressed(&size, nil)
+	o.traffic.add(size.data)
+	o.writeOrEnqueue(m, nil, false, o.settleCost(&size, nil))
+	o.writeQueued(m.More)
+	return true, nil
+}
+
+// A part is inline if it has at most maxInlinePart bytes and the inline parts of the message
+// together at most inlineMessage. Through shared memory all parts of a message of at most
+// maxInlineShared bytes are inline: Read copies them from the ring to their destination, and
+// a rendezvous would take longer.
+const (
+	maxInlinePart   = 64 << 10
+	inlineMessage   = 1 << 20
+	maxInlineShared = native.MaxInline
+)

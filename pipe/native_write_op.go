@@ -3,6 +3,7 @@ package pipe
 import (
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/tensorpipe-go/tensorpipe/channel"
 	"github.com/tensorpipe-go/tensorpipe/device"
@@ -207,5 +208,32 @@ func (op *nativeWriteOp) completeIfDone() {
 func (op *nativeWriteOp) cancelLocked(cause error) {
 	if op.err == nil && !op.peerCancelled {
 		op.abort(op.out.pipe.errorFor("write", "", fmt.Errorf("%w: %w", ErrCancelled, cause)))
+	}
+}
+
+// borrowedWrite is the operation of a message whose remaining bytes are written from its own
+// memory, because they are too many to copy. It is started while the run loop writes it. It is
+// guarded by mu of the sender.
+type borrowedWrite struct {
+	WriteOp
+	out      *nativeWriter
+	pieces   [][]byte
+	block    *block
+	recalled bool
+}
+
+// cancelLocked implements canceler: it gives the message's memory back early. The message is still
+// sent, from a copy of the remaining bytes, so the operation ends without an error and the argument
+// is not used. If the run loop is writing the block, it makes the copy a moment later. The caller
+// holds mu of the sender.
+func (l *borrowedWrite) cancelLocked(error) {
+	switch {
+	case l.recalled:
+	case l.state == opStarted:
+		l.recalled = true
+		_ = l.out.stream.SetWriteDeadline(time.Unix(1, 0)) // if that fails, so does Write
+	default:
+		l.block.data, l.block.borrowed = appendAll(l.block.data, l.pieces), nil
+		l.complete()
 	}
 }

@@ -134,6 +134,11 @@ type Session interface {
 	// stream.
 	Accept(ctx context.Context) (Stream, error)
 
+	// Flush blocks until the peer's end of the session has received all bytes, and ends of streams,
+	// that were written before the call. The application there may not have read them. The error is
+	// the cause of ctx, or the reason that Err returns.
+	Flush(ctx context.Context) error
+
 	// Done returns a channel that is closed when the session has ended. Err returns nil before
 	// that, and then the reason: ErrClosed if this end has closed the session, io.EOF if the peer
 	// has closed it or the connection between two messages, and otherwise the failure of the
@@ -145,17 +150,8 @@ type Session interface {
 	Err() error
 
 	// Close ends the session and its streams. Bytes that were written before are sent or lost; a
-	// caller that needs them delivered waits for a reply of the peer, or calls Flush of a Flusher,
-	// first. No goroutine of the session runs when Close returns. Closing again does nothing and
+	// caller that needs them delivered calls Flush first, or waits for a reply of the peer. No
+	// goroutine of the session runs when Close returns. Closing again does nothing and
 	// returns nil.
 	Close() error
-}
-
-// Flusher is implemented by Sessions that may lose, at Close, bytes that the peer's end has not
-// received.
-type Flusher interface {
-	// Flush blocks until the peer's end of the session has received everything that was written to
-	// the streams, and their ends, before the call; the application there may not have read it. The
-	// error is the cause of ctx, or the reason of the session's end.
-	Flush(ctx context.Context) error
 }

@@ -5,7 +5,7 @@ import (
 	"sync/atomic"
 )
 
-// Flush implements transport.Flusher with a ping, which the peer answers after it has received
+// Flush implements [transport.Session] with a ping, which the peer answers after it has received
 // everything that was sent before. It waits for the answer, and before that for another Flush in
 // progress, for which ctx does not count. The error is the reason of the session's end or the cause
 // of ctx.

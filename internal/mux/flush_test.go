@@ -22,7 +22,7 @@ func TestFlushedBytesSurviveClose(t *testing.T) {
 		_, err := opened.Write(make([]byte, 200_000))
 		require.NoError(t, err)
 		require.NoError(t, opened.Close())
-		require.NoError(t, client.(transport.Flusher).Flush(t.Context()))
+		require.NoError(t, client.Flush(t.Context()))
 		require.NoError(t, client.Close())
 		n, err := io.Copy(io.Discard, accepted)
 		require.NoError(t, err)
@@ -35,7 +35,7 @@ func TestFlushedBytesSurviveClose(t *testing.T) {
 func TestFlushWaitsForItsPing(t *testing.T) {
 	session, peer := rawSession(t, transport.SessionConfig{MaxStreams: 1})
 	flush := func(ctx context.Context) <-chan error {
-		return testwait.Start(func() error { return session.(transport.Flusher).Flush(ctx) })
+		return testwait.Start(func() error { return session.Flush(ctx) })
 	}
 	readPing := func() uint32 {
 		var m [12]byte

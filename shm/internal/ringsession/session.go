@@ -429,6 +429,10 @@ func (s *Session) Done() <-chan struct{} { return s.peer.done }
 // matches ErrCorrupt if the peer violated the protocol.
 func (s *Session) Err() error { return s.peer.failure() }
 
+// Flush implements [transport.Session]. It does not block and does not use ctx: written bytes are in
+// memory that the peer shares, where it can read them after Close too. It returns what Err returns.
+func (s *Session) Flush(context.Context) error { return s.Err() }
+
 // Close implements [transport.Session]. It closes the socket and all streams, waits until their
 // reads and writes and the session's goroutine have returned, and unmaps the segments. It returns
 // nil. The goroutine returns only after the channel given to NewSession is closed.

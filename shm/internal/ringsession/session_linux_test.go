@@ -147,6 +147,23 @@ func TestManyBytesBothWays(t *testing.T) {
 	}
 }
 
+// TestFlushedBytesSurviveClose checks that bytes written before Flush can be read after the writer's
+// Close, and that Flush then returns the reason of the session's end.
+func TestFlushedBytesSurviveClose(t *testing.T) {
+	client, server := sessions(t, 1)
+	opened, accepted := open(t, client, server)
+	want := random(50_000)
+	_, err := opened.Write(want)
+	require.NoError(t, err)
+	require.NoError(t, opened.CloseWrite())
+	require.NoError(t, client.Flush(t.Context()))
+	require.NoError(t, client.Close())
+	got, err := io.ReadAll(accepted)
+	require.NoError(t, err)
+	require.True(t, bytes.Equal(want, got))
+	require.ErrorIs(t, client.Flush(t.Context()), transport.ErrClosed)
+}
+
 // A slot is used again after both ends have closed its stream.
 func TestSlotsAreReused(t *testing.T) {
 	client, server := sessions(t, 3)
