@@ -122,6 +122,7 @@ func (c *conn) decode(r *Request) (err error) {
 			err = &PanicError{Value: fmt.Sprint(v)}
 		}
 		if err != nil {
+			r.delegate.Store(nil)
 			r.requestEnds.run(MessageHandled, err)
 		}
 	}()

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/tensorpipe-go/tensorpipe/agent"
@@ -27,29 +28,71 @@ type userLease struct {
 	asked     time.Time // when a request with leaseHeader left
 	due       bool      // the next request has leaseHeader
 	heartbeat bool      // a heartbeat is under way
+	checking  bool      // one is, because a call has failed with ErrFenced
 	silent    bool      // the lease is over, which has been logged
 }
 
 // Parts of a lease: the interval of ticks, the age at which a request asks for renewal, and that at
-// which a heartbeat does.
+// which a heartbeat does. There is a tick each second at least.
 const (
 	ticksPerLease    = 12
 	dueShare         = 6
 	heartbeatShare   = 3
+	timeoutShare     = 6 // the time limit of a heartbeat
 	grantedByMessage = 3 // a reference that the owner sends renews the lease this share of a lease ago
 )
 
-// countLeases updates the number of leases, for which the clock runs. The caller holds r.mu.
+// countLeases updates the number of leases. The caller holds r.mu.
 func (r *Refs) countLeases() {
-	n := len(r.holders) + len(r.owners)
-	r.leases.Store(int64(n))
-	if n > 0 && r.clock == nil && !r.closed {
-		r.clock = time.AfterFunc(r.options.Lease/ticksPerLease, r.tick)
+	r.leases.Store(int64(len(r.holders) + len(r.owners)))
+	r.runClock()
+}
+
+// runClock makes the clock run if there are leases or handles. The caller holds r.mu.
+func (r *Refs) runClock() {
+	if r.clock == nil && !r.closed && (r.leases.Load() > 0 || r.handles.Load() > 0) {
+		r.clock = time.AfterFunc(min(r.options.Lease/ticksPerLease, time.Second), r.tick)
 	}
 }
 
-// tick ends the leases that are over, and renews those of this worker.
+// handleMade counts a handle of the application, which may be forgotten.
+func (r *Refs) handleMade() {
+	r.handles.Add(1)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.runClock()
+}
+
+// forgottenCores is the references of handles that the garbage collector has found. Its goroutine only
+// adds them, since it must not wait, nor wake goroutines of a bubble of testing/synctest.
+type forgottenCores struct {
+	mu    sync.Mutex
+	cores []*core
+}
+
+// forget has the use of c by a handle ended at the next tick, which the garbage collector has found.
+func (c *core) forget() {
+	f := &c.refs.forgotten
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.cores = append(f.cores, c)
+}
+
+// releaseForgotten ends the uses of the handles that the garbage collector has found.
+func (r *Refs) releaseForgotten() {
+	r.forgotten.mu.Lock()
+	all := r.forgotten.cores
+	r.forgotten.cores = nil
+	r.forgotten.mu.Unlock()
+	for _, c := range all {
+		r.handles.Add(-1)
+		c.unuse()
+	}
+}
+
+// tick ends the leases that are over, renews those of this worker, and releases forgotten handles.
 func (r *Refs) tick() {
+	r.releaseForgotten()
 	now := time.Now()
 	var dropped []*value
 	r.mu.Lock()
@@ -88,29 +131,26 @@ func (r *Refs) renew(o *ownerState, now time.Time) {
 	switch {
 	case l.heartbeat:
 	case age >= r.options.Lease/heartbeatShare:
-		r.sendHeartbeat(o)
+		l.heartbeat = true
+		r.sendHeartbeat(o, &l.heartbeat)
 	case age >= r.options.Lease/dueShare && !l.due:
 		l.due = true
 		r.headers.Add(1)
 	}
 }
 
-// sendHeartbeat asks the owner o to renew the lease, without waiting, unless a heartbeat is under
-// way. The caller holds r.mu.
-func (r *Refs) sendHeartbeat(o *ownerState) {
+// sendHeartbeat asks the owner o to renew the lease, without waiting, and clears underWay when that
+// has ended. The caller holds r.mu.
+func (r *Refs) sendHeartbeat(o *ownerState, underWay *bool) {
 	l := &o.lease
-	if l.heartbeat || l.epoch == 0 || r.closed {
-		return
-	}
-	l.heartbeat = true
 	epoch := l.epoch
 	r.work.Go(func() {
 		sent := time.Now()
-		opts := []agent.CallOption{agent.WithBackground(), agent.WithTimeout(r.options.Lease / heartbeatShare)}
+		opts := []agent.CallOption{agent.WithBackground(), agent.WithTimeout(r.options.Lease / timeoutShare)}
 		_, err := renewMessage.Call(r.base, r.agent, agent.To(o.Name), "", leaseRequest{Owner: o.Incarnation, Epoch: epoch}, opts...)
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		l.heartbeat = false
+		*underWay = false
 		switch {
 		case l.epoch != epoch: // the lease has ended meanwhile
 		case err == nil:
@@ -131,7 +171,10 @@ func (r *Refs) checkFenced(o *ownerState, err error) {
 	if errors.Is(err, ErrFenced) {
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		r.sendHeartbeat(o)
+		if l := &o.lease; l.epoch != 0 && !l.checking && !r.closed {
+			l.checking = true
+			r.sendHeartbeat(o, &l.checking)
+		}
 	}
 }
 
@@ -183,7 +226,7 @@ func (r *Refs) failCores(o *ownerState, err error) {
 	if o.lease.due {
 		r.headers.Add(-1)
 	}
-	o.lease = userLease{heartbeat: o.lease.heartbeat, renewed: time.Now()}
+	o.lease = userLease{heartbeat: o.lease.heartbeat, checking: o.lease.checking, renewed: time.Now()}
 	if lost > 0 {
 		r.log.Warn("references are lost", "owner", o.Name, "references", lost, "error", err)
 	}

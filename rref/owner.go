@@ -92,11 +92,12 @@ func (r *Refs) newValue(label Label) *value {
 // complete makes v ready with the value to which ptr points, or with err, and runs the functions
 // that wait for it.
 func (r *Refs) complete(v *value, ptr any, kept *agent.Kept, err error) {
-	r.mu.Lock()
-	v.ready, v.ptr, v.kept, v.err = true, ptr, kept, err
+	typ := ""
 	if err == nil {
-		v.typ = codec.TypeName(reflect.TypeOf(ptr).Elem())
+		typ = codec.TypeName(reflect.TypeOf(ptr).Elem())
 	}
+	r.mu.Lock()
+	v.ready, v.ptr, v.typ, v.kept, v.err = true, ptr, typ, kept, err
 	waiting := v.waiting
 	v.waiting = nil
 	_, wanted := r.values[v]

@@ -53,14 +53,15 @@ func (a *Any) get() *handle {
 // newRef returns a handle of c, and takes over one use of c.
 func newRef[T any](c *core) *Ref[T] {
 	f := &Ref[T]{}
-	f.core = c
-	f.cleanup = runtime.AddCleanup(f, (*core).unuseLater, c)
+	f.set(c, runtime.AddCleanup(f, (*core).forget, c))
 	return f
 }
 
-// unuseLater is unuse for the goroutine of the garbage collector, which must not wait for a lock that
-// is held for long.
-func (c *core) unuseLater() { c.unuse() }
+// set makes h a handle of c. cleanup is run if the garbage collector finds it.
+func (h *handle) set(c *core, cleanup runtime.Cleanup) {
+	h.core, h.cleanup = c, cleanup
+	c.refs.handleMade()
+}
 
 // Own returns a reference to v, a value of this worker. The value stays the application's: other
 // workers get copies of what it is when they fetch it, and methods of it are called on it. It panics
@@ -91,6 +92,7 @@ func (h *handle) release() error {
 		return nil
 	}
 	h.cleanup.Stop()
+	h.core.refs.handles.Add(-1)
 	h.core.unuse()
 	return nil
 }
@@ -359,8 +361,7 @@ func (f *Ref[T]) ParseTensorpipe(d *codec.Decoder) error {
 	if err != nil {
 		return err
 	}
-	f.core = c
-	f.cleanup = runtime.AddCleanup(f, (*core).unuseLater, c)
+	f.set(c, runtime.AddCleanup(f, (*core).forget, c))
 	return nil
 }
 
@@ -373,7 +374,6 @@ func (a *Any) ParseTensorpipe(d *codec.Decoder) error {
 	if err != nil {
 		return err
 	}
-	a.core = c
-	a.cleanup = runtime.AddCleanup(a, (*core).unuseLater, c)
+	a.set(c, runtime.AddCleanup(a, (*core).forget, c))
 	return nil
 }

@@ -61,7 +61,9 @@ type Refs struct {
 
 	awaitedOf map[[16]byte]int // the number of awaited requests by the incarnation that has sent them
 	lastEpoch uint64
-	clock     *time.Timer   // of the leases; nil if there are none
+	clock     *time.Timer  // of the leases and the forgotten handles; nil if there are neither
+	handles   atomic.Int64 // handles of the application that are not released
+	forgotten forgottenCores
 	leases    atomic.Int64  // holders and owners
 	headers   atomic.Int64  // of these: how many have messages with leaseHeader to send
 	draining  chan struct{} // closed by Drain

@@ -62,6 +62,11 @@ func start(t *testing.T, n int, configure func(rank int, c *agent.Config, o *rre
 	}
 	wg.Wait()
 	require.Equal(t, make([]error, n), errs)
+	t.Cleanup(func() {
+		for _, a := range g.agents {
+			_ = a.Close() // of a test that has failed
+		}
+	})
 	return g
 }
 
