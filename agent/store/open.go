@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -117,7 +118,9 @@ func openTCP(ctx context.Context, addr string, o Options) (Store, error) {
 	}
 	o.Server.Limits = o.Limits
 	s, err := Serve(ctx, addr, o.Server)
-	if err != nil {
+	if err != nil && o.Listen != "" {
+		return nil, fmt.Errorf("Listen of %s: %w", addr, errors.Unwrap(err))
+	} else if err != nil {
 		return nil, err
 	}
 	if _, err := s.table.add(initKey, 1); err != nil { // as every worker does

@@ -4,6 +4,7 @@ import (
 	"context"
 	"net"
 	"path/filepath"
+	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -68,7 +69,10 @@ func TestRankZeroServes(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "2", string(value))
 	_, err = Open(t.Context(), "tcp://"+addr, Options{})
-	require.ErrorContains(t, err, "address already in use")
+	require.EqualError(t, err, `store: open "tcp://`+addr+`": cannot listen: address already in use`)
+	_, err = Open(t.Context(), "tcp://localhost:1", Options{Listen: addr})
+	require.EqualError(t, err, `store: open "tcp://localhost:1": Listen of `+addr+`: cannot listen: address already in use`)
+	require.ErrorIs(t, err, syscall.EADDRINUSE)
 
 	require.NoError(t, rank0.Close())
 	require.ErrorIs(t, rank1.Set(t.Context(), "key", nil), ErrDisconnected)

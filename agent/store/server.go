@@ -10,6 +10,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/tensorpipe-go/tensorpipe/internal/errtext"
 )
 
 // ServerOptions configures a [Server]. A zero field stands for its default.
@@ -76,7 +78,7 @@ func Serve(ctx context.Context, addr string, o ServerOptions) (*Server, error) {
 	config := net.ListenConfig{KeepAliveConfig: keepAlive}
 	l, err := config.Listen(ctx, "tcp", addr)
 	if err != nil {
-		return nil, fail("serve", addr, err)
+		return nil, fail("serve", addr, errtext.New("cannot listen: "+errtext.OfNetwork(err, addr), err))
 	}
 	s := &Server{
 		options:  o.orDefaults(),

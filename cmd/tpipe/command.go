@@ -145,13 +145,13 @@ func (e entry) flagSet(c command) *flag.FlagSet {
 	return fs
 }
 
-// report prints err, the error of the command name, as one line on standard error, and returns the
-// exit code for it. If err is nil it prints nothing and returns exitDone.
+// report prints err, the error of the command name, as one line on standard error, with the flags for
+// the settings that it asks for, and returns the exit code for it. If err is nil it prints nothing and returns exitDone.
 func report(s streams, name string, err error) int {
 	if err == nil {
 		return exitDone
 	}
-	fmt.Fprintf(s.err, "%s: %s\n", strings.TrimSpace("tpipe "+name), oneLine(err))
+	fmt.Fprintf(s.err, "%s: %s%s\n", strings.TrimSpace("tpipe "+name), oneLine(err), flagHint(err))
 	return exitCode(err)
 }
 

@@ -27,11 +27,17 @@ func TestErrorTexts(t *testing.T) {
 		"send " + files + " -to " + echoAddr:       "send: the other end breaks the protocol of tpipe send and recv: no answer to the offer",
 		"echo -listen 192.0.2.250:0":               "echo: pipe: listen: uv: listen on 192.0.2.250:0: cannot assign requested address",
 		"recv -out . -listen 192.0.2.250:0":        "recv: pipe: listen: uv: listen on 192.0.2.250:0: cannot assign requested address",
-		"worker -wait 200ms -rendezvous " + nobody: `worker: agent: join as worker0: store: open "tcp://` + nobody + `": context deadline exceeded: connection refused`,
-		"ps -group other -rendezvous " + url:       `ps: agent: inspect: group "other": no such group on the store, or its workers have not joined yet`,
-		call + "fly 1":                             "call: agent: call fly on worker0: not served: no function of that name",
-		call + "aten::fly 1":                       "call: agent: call aten::fly on worker0: not served: Cannot find matching operator for schema aten::fly",
-		call + "-timeout 1ns aten::neg 1":          "call: agent: call aten::neg on worker0: no reply within the call's limit of 1ns",
+		"worker -wait 200ms -rendezvous " + nobody: `worker: agent: join as worker0: store: open "tcp://` + nobody + `": JoinTimeout of 200ms exceeded: connection refused (flags: -wait)`,
+		"worker -listen 0.0.0.0:0 -rendezvous " + url: "worker: agent: join as worker0: wrong configuration: listening at uv://0.0.0.0:0 admits any process that reaches it: " +
+			"set Token, use TLS, or set Insecure (flags: -token-file, -tls-cert, -insecure)",
+		"worker -rendezvous " + url: `worker: agent: join as worker0: group "default": name is not unique: another incarnation has the name worker0, ` +
+			"with rank 0, and has not left: if it has died, remove or replace it (flags: -replace)",
+		"worker -store -name worker1 -rendezvous " + url: `worker: agent: join as worker1: store: open "tcp://` + url + `": cannot listen: address already in use ` +
+			"(if another process serves the store, set StoreOptions.Join, or a Rank of -1 in a dynamic group) (flags: no -store)",
+		"ps -group other -rendezvous " + url: `ps: agent: inspect: group "other": no such group on the store, or its workers have not joined yet`,
+		call + "fly 1":                       "call: agent: call fly on worker0: not served: no function of that name",
+		call + "aten::fly 1":                 "call: agent: call aten::fly on worker0: not served: Cannot find matching operator for schema aten::fly",
+		call + "-timeout 1ns aten::neg 1":    "call: agent: call aten::neg on worker0: no reply within the call's limit of 1ns",
 	} {
 		_, stderr, code := tpipe(t, strings.Fields(line)...)
 		require.Equal(t, exitFailed, code, line)

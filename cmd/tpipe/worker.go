@@ -79,8 +79,7 @@ func (w *worker) run(ctx context.Context, s streams) error {
 // close. The error is that of agent.Join, also if joining takes longer than the time of -wait, or a
 // *usageError if the address of -rendezvous or -listen is invalid.
 func (f *groupFlags) join(ctx context.Context, c agent.Config) (*agent.Agent, error) {
-	ctx, cancel := context.WithTimeout(ctx, f.wait)
-	defer cancel()
+	c.JoinTimeout = f.wait
 	a, err := agent.Join(ctx, c)
 	return a, flagError("listen", f.storeError(err))
 }
@@ -92,6 +91,32 @@ func (f *groupFlags) storeError(err error) error {
 		return usageErrorf("-rendezvous %s: %w", f.rendezvous, bad.Err)
 	}
 	return err
+}
+
+// settingFlags are phrases by which errors of package agent name a setting, with the flag that sets it.
+var settingFlags = [][2]string{
+	{"set Token", "-token-file"}, {"use TLS", "-tls-cert"}, {"set Insecure", "-insecure"}, {"set Listen", "-listen"},
+	{"JoinTimeout of", "-wait"}, {"remove or replace it", "-replace"}, {"set StoreOptions.Join", "no -store"},
+}
+
+// flagHint returns a text that names the flags for the settings that err, an error of package agent,
+// asks for, such as " (flags: -token-file, -insecure)". It returns "" for other errors, and for those
+// of handlers.
+func flagHint(err error) string {
+	_, ofAgent := errors.AsType[*agent.Error](err)
+	if _, remote := errors.AsType[*agent.RemoteError](err); remote || !ofAgent {
+		return ""
+	}
+	var flags []string
+	for _, s := range settingFlags {
+		if strings.Contains(err.Error(), s[0]) {
+			flags = append(flags, s[1])
+		}
+	}
+	if len(flags) == 0 {
+		return ""
+	}
+	return " (flags: " + strings.Join(flags, ", ") + ")"
 }
 
 // storeURL returns the URL of the store that -rendezvous names.
