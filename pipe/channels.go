@@ -36,7 +36,8 @@ func (l *pipeChannel) fits(src device.Buffer) error {
 	return nil
 }
 
-// sizedChannel is the channel for tensors of fewer than below bytes; if below is 0, of all tensors.
+// sizedChannel is a channel and a bound on the tensors that it carries: they have fewer than below
+// bytes. If below is 0, there is no bound.
 type sizedChannel struct {
 	below   int
 	channel *pipeChannel

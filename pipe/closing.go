@@ -99,7 +99,7 @@ func (p *Pipe) isClosing() bool { return isClosed(p.closing) }
 
 // endError returns the error that Next returns after the last message: the error of the peer's
 // orderly end if the peer has ended the pipe, and otherwise the cause of the pipe's failure. It
-// returns nil while the pipe has neither. It takes p.mu.
+// returns nil while the pipe has neither. It locks p.mu.
 func (p *Pipe) endError() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -180,7 +180,7 @@ func (p *compat) stopGraceTimer() {
 // startGraceTimer starts a timer that calls graceExpired after Options.CloseTimeout, with the same
 // arguments: conn is the name of the connection that the peer has ended, and the parameter now is
 // the present progress of the reader's goroutine. If the pipe has failed, or the peer has ended all
-// connections, startGraceTimer does nothing. It takes p.mu.
+// connections, startGraceTimer does nothing. It locks p.mu.
 func (p *compat) startGraceTimer(conn string, now readProgress) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -45,9 +45,10 @@ func (w *compatWriter) init(p *compat) {
 func (p *compat) tryWrite(*Message) (bool, error) { return false, nil }
 
 // send checks m, waits until the budgets of bytes in flight admit it, and queues it. The returned
-// operation ends when m's memory, which is not copied, may be reused; it has m's number later, and
-// the number returned here is always 0. If m is invalid, its deadline has passed, ctx has ended, or
-// the pipe accepts no more messages, send queues nothing and returns an *Error and no operation.
+// operation ends when m's memory, which is not copied, may be reused. The first result is always 0:
+// m gets its number when it is started, and the operation then has it. If m is invalid, its
+// deadline has passed, ctx has ended, or the pipe accepts no more messages, send queues nothing and
+// returns an *Error and no operation.
 func (p *compat) send(ctx context.Context, m *Message) (uint64, *WriteOp, error) {
 	w := &p.writer
 	size, err := messageSize{}, p.Err()
@@ -108,7 +109,7 @@ func (w *compatWriter) run() {
 
 // next waits until a message is queued, marks it as started, gives it the next number and returns
 // it. It also gives the tensors of the message to their channels if their target devices are known,
-// as sendTensors does. It returns nil once the writer is stopped. It takes mu.
+// as sendTensors does. It returns nil once the writer is stopped. It locks mu.
 func (w *compatWriter) next() *compatWriteOp {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -197,7 +198,7 @@ func (w *compatWriter) readReplies() {
 // resolve applies the devices in chosen, which one reply names, to the oldest message that waits
 // for a reply, and calls sendTensors. It returns an error that matches ErrProtocol if no message
 // waits, if the number of devices is wrong, or if no channel reaches a device. After endReplies or
-// dropUnsent it ignores the reply and returns nil. It does not keep chosen. It takes mu.
+// dropUnsent it ignores the reply and returns nil. It does not keep chosen. It locks mu.
 func (w *compatWriter) resolve(chosen []device.Device) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -228,9 +229,9 @@ func (w *compatWriter) resolve(chosen []device.Device) error {
 
 // stopWriting implements engine: it stops the writer with err, unless the writer is stopped
 // already. Queued messages, and messages whose tensors were not given to channels yet, fail with
-// the error of the stop; new messages are rejected. The operations end in order, those of messages
-// that are being sent when the connections and channels have released the memory; stopWriting does
-// not wait for that. It takes mu.
+// the error of the stop; new messages are rejected. The operations end in the order of the
+// messages. The operation of a message that is being sent ends when the connections and channels
+// have released its memory; stopWriting does not wait for that. It locks mu.
 func (p *compat) stopWriting(err error) {
 	w := &p.writer
 	w.mu.Lock()
@@ -244,7 +245,7 @@ func (p *compat) stopWriting(err error) {
 // already. Queued messages fail, and new messages are rejected. Messages that have started
 // continue: before it closed, the peer may have sent the target devices of their tensors, and then
 // waits for these tensors. If endReplies was called before, messages that lack a target device fail
-// too. It takes mu.
+// too. It locks mu.
 func (w *compatWriter) stopStarting(err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -256,7 +257,7 @@ func (w *compatWriter) stopStarting(err error) {
 }
 
 // endReplies records that the peer sends no more replies. If the writer is stopped, endReplies
-// makes the messages that still wait for a reply, and those queued after them, fail. It takes mu.
+// makes the messages that still wait for a reply, and those queued after them, fail. It locks mu.
 func (w *compatWriter) endReplies() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -299,7 +300,7 @@ func (w *compatWriter) dropUnsent() {
 }
 
 // lossError returns the error of the first message that has failed because the peer is lost, or nil
-// if none has. It takes mu.
+// if none has. It locks mu.
 func (w *compatWriter) lossError() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -320,7 +321,7 @@ type compatWriteOp struct {
 // the memory of the part is no longer used. ch is the channel of a tensor, and nil for the frames
 // on the descriptor connection. A failed part fails op and, unless the peer is gone or this end has
 // closed, the pipe. finishPart then calls completeFinished, which completes op if it is its turn.
-// It takes mu.
+// It locks mu.
 func (w *compatWriter) finishPart(op *compatWriteOp, ch *pipeChannel, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

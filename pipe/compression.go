@@ -14,8 +14,8 @@ import (
 
 // Compression requests that a payload or tensor be compressed for the transfer. A part is sent
 // uncompressed all the same if compression does not make it smaller, if the peer does not support
-// it, and in the compatible dialect; PipeStats.Compression counts these. The receiver gets the
-// original bytes.
+// it, and in the compatible dialect; PipeStats.Compression counts the compressed parts, and those
+// that are sent uncompressed all the same. The receiver gets the original bytes.
 //
 // The caller of Write compresses, and the caller of Read decompresses. The compressed bytes take
 // memory until they have been sent, which counts as bytes in flight.
@@ -173,9 +173,9 @@ func (o *nativeWriter) cost(size *messageSize) int {
 
 // compress returns the compressed forms of those parts of m for which compression is requested and
 // possible. It returns nil and no error if compression is requested for no part or the pipe does
-// not compress. It runs on the goroutine that called Write, before any byte is sent. If ctx, the
-// deadline of m or the sending on the pipe ends first, or if the encoder fails, it returns nil and
-// an error. The forms may refer to m's memory. The caller must release the result.
+// not compress. It runs on the goroutine that called Write, before any byte is sent. It returns nil
+// and an error if, before it is done, ctx ends, m's deadline passes or the pipe stops sending, or
+// if the encoder fails. The forms may refer to m's memory. The caller must release the result.
 func (o *nativeWriter) compress(ctx context.Context, m *Message, size *messageSize) (*compressedForms, error) {
 	if !o.pipe.compresses || size.compressible.Messages == 0 {
 		return nil, nil
@@ -226,9 +226,10 @@ func (o *nativeWriter) compressParts(ctx context.Context, m *Message, k *compres
 	return nil
 }
 
-// settleCost returns to the budgets what a message does not need after compression, and returns the
-// share that the message keeps. Before, the caller has acquired cost(size). k holds the compressed
-// forms of the message; if k is nil the message keeps everything.
+// settleCost is called after the compression of a message. It releases the bytes of the budgets
+// that the message no longer needs, and returns the share that the message keeps. The caller must
+// have acquired cost(size) bytes. k holds the compressed forms of the message; if k is nil,
+// settleCost releases nothing.
 func (o *nativeWriter) settleCost(size *messageSize, k *compressedForms) budgetShare {
 	share := o.budget.shareOf(o.cost(size))
 	if k == nil {
@@ -309,9 +310,9 @@ func (in *nativeIncoming) checkTensorCodec(t *native.Tensor) error {
 }
 
 // decompressInline waits for the work on dst's stream and then decompresses form, the compressed
-// bytes of an inline part, into dst. It uses form and dst only until it returns. The error is that
-// of the wait, matches ErrProtocol if form is corrupt, which fails the pipe, and matches
-// ErrCancelled if ctx ends during decompression.
+// bytes of an inline part, into dst. It uses form and dst only until it returns. If the wait fails,
+// decompressInline returns its error. If form is corrupt, it fails the pipe, and the error matches
+// ErrProtocol. If ctx ends during decompression, the error matches ErrCancelled.
 func (in *nativeIncoming) decompressInline(ctx context.Context, codec compress.Codec, dst device.Buffer, form []byte) error {
 	if err := awaitStream(ctx, dst); err != nil {
 		return err
@@ -348,8 +349,9 @@ func (in *nativeIncoming) decompressLarge(ctx context.Context, a Allocation) err
 
 // decompressInPlace waits for the work on dst's stream and then decompresses the last n bytes of
 // dst, which hold a compressed form, into all of dst. While it decompresses, it raises
-// PipeStats.Progress. The error is that of the wait, matches ErrProtocol if the form is corrupt,
-// which fails the pipe, and matches ErrCancelled if ctx ends during decompression.
+// PipeStats.Progress. If the wait fails, decompressInPlace returns its error. If the form is
+// corrupt, it fails the pipe, and the error matches ErrProtocol. If ctx ends during decompression,
+// the error matches ErrCancelled.
 func (in *nativeIncoming) decompressInPlace(ctx context.Context, codec compress.Codec, dst device.Buffer, n uint64) error {
 	if err := awaitStream(ctx, dst); err != nil {
 		return err

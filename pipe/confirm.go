@@ -17,8 +17,8 @@ const entryMemory = 64
 
 // confirmer tracks which messages have been read: the messages of this end whose confirmation calls
 // wait for, and the messages of the peer that this end must confirm. Messages are numbered from 0
-// in each direction. The struct that embeds it sends the frames, with what nextConfirmation and
-// nextQuery return.
+// in each direction. It sends nothing itself: the struct that embeds it sends the frames, whose
+// numbers nextConfirmation and nextQuery return.
 type confirmer struct {
 	signal  func()         // wakes the writer of control frames
 	account *quota.Account // counts the entries of requested
@@ -68,7 +68,7 @@ func (c *confirmer) handleRequest(number uint64) error {
 }
 
 // handleConfirmation records the peer's confirmation that it has read the message of this end with
-// this number and all earlier ones, and wakes the calls of await for these messages. It takes c.mu.
+// this number and all earlier ones, and wakes the calls of await for these messages. It locks c.mu.
 func (c *confirmer) handleConfirmation(number uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -84,7 +84,7 @@ func (c *confirmer) handleConfirmation(number uint64) {
 // noteRead records that the application has read or discarded the peer's message with this number.
 // It is called once for each message, in any order. If now a message whose confirmation the peer
 // has requested and all earlier messages have been read, noteRead wakes the writer, which sends the
-// confirmation. It takes c.mu.
+// confirmation. It locks c.mu.
 func (c *confirmer) noteRead(number uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

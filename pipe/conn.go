@@ -23,8 +23,8 @@ import (
 // All methods may be called concurrently. Errors are of type [*net.OpError], except io.EOF: they
 // match [os.ErrDeadlineExceeded] after a deadline, ErrClosed after Close of the Conn or its
 // context, syscall.ECONNRESET if the peer has refused the Conn, ErrLimit if this end has ended the
-// session because of Limits.UnadmittedBytes, and ErrPeerLost if the session has ended before the
-// Conn otherwise. Buffers belong to the caller again when a call returns.
+// session because of Limits.UnadmittedBytes, and ErrPeerLost if the session has ended for any other
+// reason before the Conn was closed. Buffers belong to the caller again when a call returns.
 type Conn struct {
 	stream  transport.Stream
 	session *connSession
@@ -238,9 +238,9 @@ type connListener struct {
 	stop     context.CancelFunc
 }
 
-// serve passes the Conns that the peer opens in s to Accept until s has ended, and then has s
-// closed after its last Conn. Once l is closed it closes further Conns, and has s closed after
-// those that Accept has returned.
+// serve accepts the Conns that the peer opens in s, and passes each to a call of Accept, until s
+// has ended. Once l is closed, it closes further Conns instead. s closes after its last Conn once l
+// is closed or serve has returned.
 func (l *connListener) serve(s *connSession) {
 	defer context.AfterFunc(l.closing, s.closeAfterLastConn)()
 	defer s.closeAfterLastConn()
@@ -278,9 +278,9 @@ func (l *connListener) Accept() (net.Conn, error) {
 	return nil, &Error{Op: "accept", Err: ErrClosed}
 }
 
-// Close implements [net.Listener]. It makes Accept fail and the Listener reject Conns, and has the
-// Conns closed that Accept has not returned. If the listener is for Conns only, Close closes it.
-// The error is always nil.
+// Close implements [net.Listener]. It makes Accept fail, makes the Listener reject Conns, and makes
+// the sessions close the Conns that Accept has not returned. If the listener is for Conns only,
+// Close closes it. The error is always nil.
 func (l *connListener) Close() error {
 	l.stop()
 	if l.listener.connsOnly {

@@ -43,8 +43,8 @@ type connSession struct {
 
 // buildSession builds a session of Conns from s, registers it with c and returns it. The session
 // then owns the connections of hc, and closes itself after idleTime without a Conn. onClose is
-// called once, when that session is closed. After an error, with which the session is nil, onClose
-// may have been called; the caller closes hc and releases s.
+// called once, when that session is closed. On failure it returns nil and the error; the caller
+// must then close hc and release s. onClose may have been called in that case too.
 func (c *Context) buildSession(hc *handshakeConns, s *spec, idleTime time.Duration, onClose func()) (*connSession, error) {
 	hc.phase = phaseBuild
 	if err := c.prepareSession(s, s.desc); err != nil {
@@ -72,7 +72,7 @@ func (c *Context) buildSession(hc *handshakeConns, s *spec, idleTime time.Durati
 	return cs, nil
 }
 
-// register adds s to the sessions that Context.Close closes, and has s closed when the quota
+// register adds s to the sessions that Context.Close closes, and makes s close when the quota
 // Limits.UnadmittedBytes evicts the peer. It returns ErrClosed after Context.Close was called, and
 // an error that matches ErrLimit if the peer has been evicted.
 func (s *connSession) register() error {
@@ -127,7 +127,7 @@ func (s *connSession) closeUnused() {
 	}
 }
 
-// closeAfterLastConn has the session closed as soon as it has no Conn, without waiting for
+// closeAfterLastConn makes the session close as soon as it has no Conn, without waiting for
 // idleTime. It does not block.
 func (s *connSession) closeAfterLastConn() {
 	s.mu.Lock()

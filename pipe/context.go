@@ -166,7 +166,7 @@ func (c *Context) Refused() []Refusal { return append([]Refusal(nil), c.registry
 // Close closes all listeners and then, as [Pipe.Close] does, all pipes of the context, and the
 // sessions of all Conns, concurrently. It returns after all of them have closed and running calls
 // of Dial and Listen have ended. Bytes that were written to a Conn that is still open may be lost.
-// Calls of Dial, Listen, Accept, Next and on Conns that block, and later ones, return errors that
+// Blocked and later calls of Dial, Listen, Accept and Next, and those on Conns, return errors that
 // match ErrClosed. The result joins the errors of closing the pipes, and is nil if there are none.
 func (c *Context) Close() error {
 	c.stop(ErrClosed)

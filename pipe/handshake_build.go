@@ -163,9 +163,9 @@ func (c *Context) marker() wire.Marker {
 // native if it does. Otherwise reason is why not; it is empty if the client sent a marker and the
 // options of this end forbid the native dialect. theirs is the client's marker, the protocol
 // versions that it supports; marked is true if the client sent one. noSession is why the transport
-// carries no session, or "". If native is false, reason is not empty and one of the ends requires
-// the native dialect, the error matches ErrDialect; if reason is empty, the client detects that
-// itself.
+// carries no session, or "". The error matches ErrDialect if native is false, reason is not empty
+// and one of the ends requires the native dialect. If reason is empty, err is nil: a client that
+// requires the native dialect then finds in the answer that it was not chosen.
 func (c *Context) chooseDialect(theirs wire.Marker, marked bool, noSession string) (native bool, reason string, err error) {
 	ours := c.marker()
 	switch {

@@ -87,9 +87,10 @@ func reasonFrame(err error) transport.Frame {
 	return transport.Frame{text[:min(len(text), wire.MaxRejection)]}
 }
 
-// sendRetry sends the server the text of err on the connection first if err is a failedCandidate,
-// after which the server no longer waits for a connection that will not come. For any other err it
-// sends nothing. A failure to send is ignored; the server then waits until its HandshakeTimeout.
+// If err is a failedCandidate, sendRetry sends the server the text of err over first, the first
+// connection of the handshake. The server then no longer waits for a connection that will not come.
+// For any other err it sends nothing. A failure to send is ignored; the server then waits until its
+// HandshakeTimeout.
 func sendRetry(first transport.Conn, err error) {
 	var failed *failedCandidate
 	if errors.As(err, &failed) {
@@ -97,11 +98,11 @@ func sendRetry(first transport.Conn, err error) {
 	}
 }
 
-// awaitMovedConn waits for t, the connection that replaces the connection first, and returns it;
-// h.conns owns it then. It closes the old connection, also if it fails. If the client reports on
-// the old connection that it repeats the handshake, the error matches errRetry. If the old
-// connection of a client of this library ends too early, the error wraps that of this connection.
-// If the handshake's context ends, the error wraps the cause of that context.
+// awaitMovedConn waits for t, the connection that replaces first, the first connection of the
+// handshake, and returns it; h.conns owns it then. It closes the old connection, also if it fails.
+// If the client reports on the old connection that it repeats the handshake, the error matches
+// errRetry. If the old connection of a client of this library ends too early, the error wraps that
+// of this connection. If the handshake's context ends, the error wraps the cause of that context.
 func (h *serverHandshake) awaitMovedConn(s *spec, t *pendingConn, first transport.Conn) (transport.Conn, error) {
 	ctx, cancel := context.WithCancelCause(h.conns.ctx)
 	var reader sync.WaitGroup
@@ -176,10 +177,10 @@ var refusalKinds = map[wire.RefusalKind]error{
 	wire.RefusedByLimit:     ErrLimit,
 }
 
-// reject counts and logs a failed handshake, sends the client the reason on the connection first,
-// and ends the writing half of that connection. Then it blocks until the client closes the
-// connection or the handshake's context ends, because closing it earlier might lose the reason. It
-// does not close the connection.
+// reject counts and logs a failed handshake, sends the client the reason over first, the first
+// connection of the handshake, and ends the writing half of that connection. Then it blocks until
+// the client closes the connection or the handshake's context ends, because closing it earlier
+// might lose the reason. It does not close the connection.
 func (h *serverHandshake) reject(first transport.Conn, reason error) {
 	h.reportFailure(first, reason)
 	kind := wire.RefusedOtherwise
@@ -287,11 +288,12 @@ func (c *Context) probeChannels(r *registry, transportName string, offer clientO
 	return unsuited
 }
 
-// probeChosen probes, at the client, the channels that the server chose, and sends the result on
-// the connection first. If a channel does not work it returns a failedCandidate. If all work and
-// only the result cannot be sent, it returns the error of the connection. p is the part of the
-// server's answer with the server's offers, which s keeps for the channels. If p has no offers, the
-// server waits for no result, and probeChosen does nothing and returns nil.
+// probeChosen probes, at the client, the channels that the server chose, and sends the result over
+// first, the first connection of the handshake. If a channel does not work it returns a
+// failedCandidate. If all work and only the result cannot be sent, it returns the error of the
+// connection. p is the part of the server's answer with the server's offers, which s keeps for the
+// channels. If p has no offers, the server waits for no result, and probeChosen does nothing and
+// returns nil.
 func (h *clientHandshake) probeChosen(s *spec, p wire.Probing, first transport.Conn) error {
 	if len(p.Offers) == 0 || h.context.hideMarker {
 		return nil
@@ -325,10 +327,10 @@ func (s *spec) probeAnswers() map[string][]byte {
 	return offers
 }
 
-// awaitProbeResult waits at the server for the client's report, on the connection first, whether
-// the chosen candidates work. It returns nil if all of them work, and an error that matches
-// errRetry and has the client's reason if one does not. If no valid report arrives, the error is
-// that of readFrame, as classify returns it.
+// awaitProbeResult waits at the server for the client's report whether the chosen candidates work,
+// which arrives over first, the first connection of the handshake. It returns nil if all of them
+// work, and an error that matches errRetry and has the client's reason if one does not. If no valid
+// report arrives, the error is that of readFrame, as classify returns it.
 func (h *serverHandshake) awaitProbeResult(first transport.Conn) error {
 	frame, err := readFrame(first, nil, wire.MaxRejection, nil)
 	if err != nil {

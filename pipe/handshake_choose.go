@@ -112,11 +112,12 @@ func (h *serverHandshake) choose(offer clientOffer) (*spec, error) {
 	return s, nil
 }
 
-// choosePrepared is choose for a client whose first connection is first. It sets h.noSession to the
-// transports without sessions that the client has named and, if first carries no session, that of
-// first. If the pipe is to use the native dialect over first, choosePrepared also acquires the
-// memory for the session; if first turns out to carry no session, it chooses again. The error is
-// that of choose, or of acquiring the memory; after an error the spec must not be used.
+// choosePrepared returns the server's choice for the client's offer, as choose does, and prepares
+// first, the client's first connection, for it. It sets h.noSession to the transports without
+// sessions that the client has named and, if first carries no session, that of first. If the pipe
+// is to use the native dialect over first, choosePrepared also acquires the memory for the session;
+// if first turns out to carry no session, it chooses again. The error is that of choose, or of
+// acquiring the memory; after an error the spec must not be used.
 func (h *serverHandshake) choosePrepared(offer clientOffer, first transport.Conn) (*spec, error) {
 	h.noSession = map[string]string{}
 	for name, reason := range offer.probing.NoSession {

@@ -103,9 +103,9 @@ func (h *clientHandshake) dial(ctx context.Context, entry TransportEntry) error 
 	return nil
 }
 
-// open performs the handshake on the connection first, which the caller has opened over the
-// transport entry, opens the other connections and builds the pipe or session. If a candidate does
-// not work, a failedCandidate is in the error chain. On failure the caller closes h.conns.
+// open performs the handshake over first, a connection that the caller has opened with the
+// transport of entry, opens the other connections and builds the pipe or session. If a candidate
+// does not work, a failedCandidate is in the error chain. On failure the caller closes h.conns.
 func (h *clientHandshake) open(entry TransportEntry, first transport.Conn) error {
 	if !canMultiplex(first) {
 		h.excluded.noSession[entry.Name] = errNoSession.Error()
@@ -136,12 +136,12 @@ func (h *clientHandshake) open(entry TransportEntry, first transport.Conn) error
 	return err
 }
 
-// exchangeOffers sends the client's offer (TensorPipe's brochure) on the connection first, waits
-// for the server's answer and returns it. If the server rejects the pipe, a *rejection with the
-// server's reason is in the error chain. The error matches ErrPolicy, ErrNoTransport or ErrDialect
-// if the server gave that as the reason, and also ErrPolicy if the ends share no transport although
-// the policy of this end requires one. If the answer is invalid the error matches ErrProtocol.
-// Otherwise it is that of the connection.
+// exchangeOffers sends the client's offer (TensorPipe's brochure) over first, the first connection
+// of the handshake, waits for the server's answer and returns it. If the server rejects the pipe, a
+// *rejection with the server's reason is in the error chain. The error matches ErrPolicy,
+// ErrNoTransport or ErrDialect if the server gave that as the reason, and also ErrPolicy if the
+// ends share no transport although the policy of this end requires one. If the answer is invalid
+// the error matches ErrProtocol. Otherwise it is that of the connection.
 func (h *clientHandshake) exchangeOffers(first transport.Conn) (*wire.BrochureAnswer, error) {
 	r := h.context.registry
 	h.conns.phase = phaseOffer
@@ -295,12 +295,12 @@ func (h *clientHandshake) unchosen(answer *wire.BrochureAnswer, all routes) []Re
 }
 
 // openConns opens the connections that answer asks for, in TensorPipe's order, and stores them in
-// s. h.conns owns them. If moved is true, the server chose another transport than that of the
-// connection first: openConns replaces this connection by a new one and closes it. A failure of the
-// chosen transport, or a connection that cannot carry the chosen dialect, is then a
-// failedCandidate; as long as the old connection is open, openConns reports the failure to the
-// server. In the native dialect it opens no further connections, and only prepares s for dialling
-// the bulk connection later.
+// s. h.conns owns them. If moved is true, the server chose another transport than that of first,
+// the first connection of the handshake: openConns replaces first by a new connection and closes
+// it. A failure of the chosen transport, or a connection that cannot carry the chosen dialect, is
+// then a failedCandidate; as long as the old connection is open, openConns reports the failure to
+// the server. In the native dialect it opens no further connections, and only prepares s for
+// dialling the bulk connection later.
 func (h *clientHandshake) openConns(s *spec, answer *wire.BrochureAnswer, moved bool, first transport.Conn) error {
 	entry, _ := h.context.registry.transport(answer.Transport)
 	addr := answer.Address

@@ -197,7 +197,7 @@ func randomID() uint64 {
 
 // expect registers a connection that a client is to open over the named transport, and returns it
 // as a pendingConn with a new random id. The registration lasts until the connection is delivered
-// or the pendingConn is cancelled. expect takes r.mu.
+// or the pendingConn is cancelled. expect locks r.mu.
 func (r *connMatcher) expect(transportName string) *pendingConn {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -213,7 +213,7 @@ func (r *connMatcher) expect(transportName string) *pendingConn {
 
 // deliver gives conn to the pendingConn with this id, which then owns it, and returns true. It
 // returns false and leaves conn to the caller if no connection with this id is expected, if one was
-// delivered before, or if the transport is not the expected one. It takes r.mu.
+// delivered before, or if the transport is not the expected one. It locks r.mu.
 func (r *connMatcher) deliver(id uint64, transportName string, conn transport.Conn) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -287,8 +287,9 @@ type prefetchedConn struct {
 }
 
 // cancelAfterGrace blocks for a grace period of graceSteps times graceStep, or until ctx ends. Then
-// it calls cancel with the error, as classify returns it, of a connection that has ended with end.
-// An orderly end counts as an unexpected one.
+// it calls cancel with the error that classify returns for end, the error with which a connection
+// has ended. If end is io.EOF, cancelAfterGrace uses io.ErrUnexpectedEOF in its place, because the
+// connection should not have ended.
 func cancelAfterGrace(ctx context.Context, cancel context.CancelCauseFunc, end error) {
 	for range graceSteps {
 		wait(ctx.Done(), graceStep)

@@ -124,10 +124,11 @@ func (h *serverHandshake) serve(ctx context.Context, conn transport.Conn) error 
 	}
 }
 
-// negotiate reads the client's offer on the connection first, answers it, collects the connections
-// that the answer asks for, and returns the spec of the pipe or session, which then owns h.account.
-// peer is the name that the client sent. If no choice is possible, negotiate sends the reason to a
-// client of this library. h.conns owns the connections, also on failure.
+// negotiate reads the client's offer from first, the first connection of the handshake, answers it,
+// collects the connections that the answer asks for, and returns the spec of the pipe or session,
+// which then owns h.account. peer is the name that the client sent. If no choice is possible,
+// negotiate sends the reason to a client of this library. h.conns owns the connections, also on
+// failure.
 func (h *serverHandshake) negotiate(peer string, first transport.Conn) (*spec, error) {
 	limits := h.listener.context.limits
 	h.conns.phase = phaseBrochure
@@ -175,11 +176,11 @@ func (h *serverHandshake) negotiate(peer string, first transport.Conn) (*spec, e
 	return s, nil
 }
 
-// connect sends the server's answer on the connection first, waits for the client's report on
-// probed channels, and stores the connections of the pipe in s; they may arrive in any order. If a
-// native pipe moves to another connection, connect acquires the memory for the session there, and
-// rejects the connection if it cannot. The error matches errRetry if the client repeats the
-// handshake.
+// connect sends the server's answer over first, the first connection of the handshake, waits for
+// the client's report on probed channels, and stores the connections of the pipe in s; they may
+// arrive in any order. If a native pipe moves to another connection, connect acquires the memory
+// for the session there, and rejects the connection if it cannot. The error matches errRetry if the
+// client repeats the handshake.
 func (h *serverHandshake) connect(s *spec, first transport.Conn) error {
 	answer, desc, reply, control := h.newAnswer(s, first)
 	answer.AddSizes(s.sizes)
@@ -216,10 +217,10 @@ func (h *serverHandshake) connect(s *spec, first transport.Conn) error {
 
 // newAnswer returns the server's answer for s, with new ids of the connections that the client is
 // to open. It also returns these expected connections, except those of the channels, which it
-// stores in s. desc is to replace the connection first as the descriptor connection, and is nil if
-// that connection remains. reply and control belong to the compatible dialect and are nil in the
-// native one; control is also nil for a C++ client. In the native dialect the expected bulk
-// connection is in s.pendingBulk.
+// stores in s. desc is to replace first, the first connection of the handshake, as the descriptor
+// connection, and is nil if that connection remains. reply and control belong to the compatible
+// dialect and are nil in the native one; control is also nil for a C++ client. In the native
+// dialect the expected bulk connection is in s.pendingBulk.
 func (h *serverHandshake) newAnswer(s *spec, first transport.Conn) (answer wire.BrochureAnswer, desc, reply, control *pendingConn) {
 	entry, _ := h.listener.context.registry.transport(s.plan.Transport)
 	h.chosen = entry.Name

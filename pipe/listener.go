@@ -174,10 +174,10 @@ func (l *Listener) URLs() []string {
 	return urls
 }
 
-// URLsAt returns the urls at which processes dial the listener that reach this machine at one of
-// hosts, numeric addresses of this machine; best transport first. A wildcard address such as
-// "uv://0.0.0.0:7000" is valid only here: it is replaced by one url for each of hosts that it
-// includes. The error matches ErrURL if no such process can dial the address of one of the
+// URLsAt returns the urls at which processes that reach this machine at one of hosts dial the
+// listener, best transport first. hosts are numeric addresses of this machine. A wildcard address
+// such as "uv://0.0.0.0:7000" is valid only here: it is replaced by one url for each of hosts that
+// it includes. The error matches ErrURL if no such process can dial the address of one of the
 // transports. URLsAt may be called after Close.
 func (l *Listener) URLsAt(hosts ...string) ([]string, error) {
 	var urls []string

@@ -164,9 +164,8 @@ func (c *Context) kindOf(b device.Buffer) (device.Kind, error) {
 }
 
 // checkMemory returns nil if the inline and the compressed tensors of the message can be copied to
-// the buffers that a has for them. Otherwise, because the host must address the memory of a
-// compressed tensor, or because Options.Kinds lacks the kind of a device, the error matches
-// ErrAllocation.
+// the buffers that a has for them. Otherwise the error matches ErrAllocation: the host cannot
+// address the memory for a compressed tensor, or Options.Kinds lacks the kind of a device.
 func (in *nativeIncoming) checkMemory(a Allocation) error {
 	for k := range in.parts.Tensors {
 		part, b := &in.parts.Tensors[k], a.Tensors[k]

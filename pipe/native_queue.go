@@ -175,13 +175,13 @@ func appendAll(data []byte, pieces [][]byte) []byte {
 
 // writeOrEnqueue writes or enqueues the descriptor and the inline parts of m, which o.frame
 // describes. forms has the compressed forms of m's parts, nil if there are none. share is m's share
-// of the budgets, which is released when all bytes are written. If o.zeroCopy() is false or forms
-// is not nil, it copies all bytes to the queue and returns nil; unless o.zeroCopy(), the caller
-// must then call writeQueued. The caller holds mu.
+// of the budgets, which is released when all bytes are written. The caller holds mu.
 //
-// Otherwise, if no other bytes are queued, it writes straight from m's memory as much as the stream
-// accepts without blocking. It enqueues the remaining bytes, with mayBorrow, as enqueueRemaining
-// does, and returns the result of that.
+// If o.zeroCopy() is false or forms is not nil, it copies all bytes to the queue and returns nil.
+// If o.zeroCopy() is false, the caller must then call writeQueued. In all other cases it first
+// writes straight from m's memory as much as the stream accepts without blocking, unless other
+// bytes are queued. Then it passes the remaining bytes and mayBorrow to enqueueRemaining, and
+// returns the result of that.
 func (o *nativeWriter) writeOrEnqueue(m *Message, forms *compressedForms, mayBorrow bool, share budgetShare) *WriteOp {
 	if forms != nil || !o.zeroCopy() {
 		o.encode(m, forms, share)

@@ -42,8 +42,8 @@ type Rule struct {
 }
 
 // checkNames returns nil if the transports and channels of o have all names that o.Policy requires.
-// It then has logged a warning to log for each name that o.Policy prefers or forbids and no entry
-// has. If a required name is missing, the error matches ErrOptions.
+// In that case it also logs a warning to log for each name that o.Policy prefers or forbids and no
+// entry has. If a required name is missing, the error matches ErrOptions.
 func (o Options) checkNames(log *slog.Logger) error {
 	transports, channels := names(o.Transports, TransportEntry.identity), names(o.Channels, ChannelEntry.identity)
 	return cmp.Or(
@@ -52,8 +52,8 @@ func (o Options) checkNames(log *slog.Logger) error {
 	)
 }
 
-// checkNames returns nil if known, the names of the entries, has all names that r requires. It then
-// has logged a warning to log for each name that r prefers or forbids and known lacks. If a
+// checkNames returns nil if known, the names of the entries, has all names that r requires. In that
+// case it also logs a warning to log for each name that r prefers or forbids and known lacks. If a
 // required name is missing, it logs nothing, and the error matches ErrOptions. field is the name of
 // the field that r is, for the error and the warnings; kind is the kind of the names, for the
 // error.
