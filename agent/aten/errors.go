@@ -79,13 +79,14 @@ type OverloadError struct {
 	Errs  []error   // the reason for each of them
 }
 
+// Error returns one line with each overload and the reason for it, without its name again.
 func (e *OverloadError) Error() string {
-	var text strings.Builder
-	fmt.Fprintf(&text, "%s: no overload takes %s:", e.Name, e.Given)
+	reasons := make([]string, len(e.Tried))
 	for i, s := range e.Tried {
-		fmt.Fprintf(&text, "\n  %v: %v", s, e.Errs[i])
+		reason := strings.TrimPrefix(e.Errs[i].Error(), s.FullName())
+		reasons[i] = fmt.Sprintf("%v: %s", s, strings.TrimLeft(reason, ": "))
 	}
-	return text.String()
+	return fmt.Sprintf("%s: no overload takes %s: %s", e.Name, e.Given, strings.Join(reasons, "; "))
 }
 
 // Unwrap returns e.Errs itself, which has the reason for each overload that did not fit.

@@ -119,7 +119,7 @@ func openTCP(ctx context.Context, addr string, o Options) (Store, error) {
 	o.Server.Limits = o.Limits
 	s, err := Serve(ctx, addr, o.Server)
 	if err != nil && o.Listen != "" {
-		return nil, fmt.Errorf("Listen of %s: %w", addr, errors.Unwrap(err))
+		return nil, fmt.Errorf("at %s: %w", addr, errors.Unwrap(err))
 	} else if err != nil {
 		return nil, err
 	}

@@ -71,7 +71,7 @@ func TestRankZeroServes(t *testing.T) {
 	_, err = Open(t.Context(), "tcp://"+addr, Options{})
 	require.EqualError(t, err, `store: open "tcp://`+addr+`": cannot listen: address already in use`)
 	_, err = Open(t.Context(), "tcp://localhost:1", Options{Listen: addr})
-	require.EqualError(t, err, `store: open "tcp://localhost:1": Listen of `+addr+`: cannot listen: address already in use`)
+	require.EqualError(t, err, `store: open "tcp://localhost:1": at `+addr+`: cannot listen: address already in use`)
 	require.ErrorIs(t, err, syscall.EADDRINUSE)
 
 	require.NoError(t, rank0.Close())

@@ -35,9 +35,12 @@ func TestErrorTexts(t *testing.T) {
 		"worker -store -name worker1 -rendezvous " + url: `worker: agent: join as worker1: store: open "tcp://` + url + `": cannot listen: address already in use ` +
 			"(if another process serves the store, set StoreOptions.Join, or a Rank of -1 in a dynamic group) (flags: no -store)",
 		"ps -group other -rendezvous " + url: `ps: agent: inspect: group "other": no such group on the store, or its workers have not joined yet`,
-		call + "fly 1":                       "call: agent: call fly on worker0: not served: no function of that name",
-		call + "aten::fly 1":                 "call: agent: call aten::fly on worker0: not served: Cannot find matching operator for schema aten::fly",
-		call + "-timeout 1ns aten::neg 1":    "call: agent: call aten::neg on worker0: no reply within the call's limit of 1ns",
+		call + "aten::add": "call: agent: call aten::add on worker0: wrong arguments: aten::add: no overload takes (): " +
+			`aten::add.Tensor(Tensor self, Tensor other, *, Scalar alpha=1) -> Tensor: argument "self" (position 0) is missing; want Tensor; ` +
+			`aten::add.Scalar(Tensor self, Scalar other, Scalar alpha=1) -> Tensor: argument "self" (position 0) is missing; want Tensor`,
+		call + "fly 1":                    "call: agent: call fly on worker0: not served: no function of that name",
+		call + "aten::fly 1":              "call: agent: call aten::fly on worker0: not served: Cannot find matching operator for schema aten::fly",
+		call + "-timeout 1ns aten::neg 1": "call: agent: call aten::neg on worker0: no reply within the call's limit of 1ns",
 	} {
 		_, stderr, code := tpipe(t, strings.Fields(line)...)
 		require.Equal(t, exitFailed, code, line)
