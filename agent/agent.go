@@ -176,9 +176,8 @@ func Join(ctx context.Context, c Config) (*Agent, error) {
 	return a, nil
 }
 
-// joinTimeoutError returns the error of Join for err, with which it failed after JoinTimeout. The
-// text of err has the limit in place of context.DeadlineExceeded. It matches err, and ErrTimeout as
-// after a deadline.
+// joinTimeoutError returns the error of Join after JoinTimeout, here limit, has ended it with err.
+// Its text is that of err and names the limit. It matches err and, as after a deadline, ErrTimeout.
 func joinTimeoutError(limit time.Duration, err error) error {
 	ended := fmt.Sprintf("JoinTimeout of %v exceeded", limit)
 	text, replaced := err.Error(), context.DeadlineExceeded.Error()

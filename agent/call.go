@@ -196,9 +196,9 @@ func (a *Agent) reportUnreturned(c *call, t *target, returned *bool) {
 // the worker closed the pipe before anything was sent, startCall opens another one and sends the
 // request again, once.
 //
-// The error is an *Error; the call has then ended, and its end has been reported to Events. After
-// nil, c.observer is notified of the end of the call; a call without observer must be waited for
-// with c.wait.
+// The error is an *Error; the call has then ended, and its end has been reported to Events. If
+// startCall returns nil, c.observer is notified of the end of the call; the caller must wait for a
+// call without an observer with c.wait.
 func (a *Agent) startCall(ctx context.Context, c *call, t target, args any) error {
 	if t.argsLock != nil {
 		t.argsLock.Lock()

@@ -145,10 +145,10 @@ func (g *asyncCall[R]) callEnded(in *inMessage, err error, l *leader) {
 	}
 }
 
-// decode decodes the reply in, returns in to its pool, reports the end of the call to Events and
-// completes the future with the result. If decoding fails or panics, or an interceptor ends the
-// goroutine, decode fails the future instead. l is the leader on which decode runs, nil on a
-// goroutine that does not lead.
+// decode decodes in, the reply, and returns it to its pool. It reports the end of the call to
+// Events and completes the future with the result. If decoding fails or panics, or an interceptor
+// ends the goroutine, decode fails the future instead. l is the leader on which decode runs, nil on
+// a goroutine that does not lead.
 func (g *asyncCall[R]) decode(in *inMessage, l *leader) {
 	err := errGoexit
 	defer func() {

@@ -104,9 +104,10 @@ func WithIdempotencyKey(key string) CallOption {
 	}
 }
 
-// settings returns the settings that the options of the call make, of which retry and place concern
-// all attempts of the call together. It returns the zero value if there are no options, or if one
-// is invalid: the single attempt then fails with the error of that option.
+// settings returns the settings that the options of the call make. The caller uses the fields retry
+// and place, which apply to all attempts of the call together. It returns the zero value if there
+// are no options, or if one is invalid: the single attempt then fails with the error of that
+// option.
 func (t *target) settings() callOptions {
 	if len(t.opts) == 0 {
 		return callOptions{}

@@ -55,7 +55,7 @@ type observer interface {
 	callEnded(in *inMessage, err error, l *leader)
 }
 
-// complete ends a call, which the caller must have removed from the table, with the reply in or
+// complete ends a call, which the caller must have removed from the table, with in, the reply, or
 // with err, and returns the bytes of the call to the budget. The reply passes to the goroutine that
 // waits or to the observer. If another goroutine still sends the request, the observer is called
 // after that, because the memory of the arguments is free only then. l is the leader on which
@@ -149,8 +149,8 @@ func (t *callTable) remove(id uint64) *call {
 }
 
 // withdraw removes the call with the given number from the table because its request cannot be
-// sent, and returns it; a stream is then not in the table either. It returns nil if there is no
-// such call. The caller must end the returned call.
+// sent, and returns it. If the call is a stream, withdraw removes the stream too. It returns nil if
+// there is no such call. The caller must end the returned call.
 func (t *callTable) withdraw(id uint64) *call {
 	t.mu.Lock()
 	defer t.mu.Unlock()

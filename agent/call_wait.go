@@ -110,7 +110,7 @@ func (c *call) abort(cause error) (*inMessage, error) {
 	return c.reply, c.err
 }
 
-// decodeReply reads the reply in of the call c, runs the interceptors, and decodes the result to
+// decodeReply reads in, the reply to the call c, runs the interceptors, and decodes the result to
 // the variable to which result points, unless result is nil. It sets c.streams to the streams of
 // the result's tensors, and returns in to its pool in any case.
 //
@@ -153,10 +153,10 @@ func (a *Agent) decodeReply(ctx context.Context, c *call, in *inMessage, result 
 	return a.runDecoded(ctx, &in.view)
 }
 
-// ownDeadline returns err, the error with which the worker replied, unless it is due to the
-// deadline of the handler, which is no earlier than the limit of the call and the deadline of ctx:
-// if err matches context.DeadlineExceeded and one of these has passed, it returns a *TimeoutError
-// or the cause of ctx.
+// ownDeadline returns the error of the call for err, the error with which the worker replied. If
+// err matches context.DeadlineExceeded, the handler may have run into a deadline that this end has
+// too: ownDeadline returns a *TimeoutError if the limit of the call has passed, or else the cause
+// of ctx if the deadline of ctx has passed. In all other cases it returns err.
 func (c *call) ownDeadline(ctx context.Context, err error) error {
 	if !errors.Is(err, context.DeadlineExceeded) {
 		return err
@@ -170,10 +170,10 @@ func (c *call) ownDeadline(ctx context.Context, err error) error {
 	return err
 }
 
-// receiveReply reads the body and the tensors of the reply in, which the call c then decodes.
-// Reading a reply that is not inline ends with ctx and with the limit of the call. The error is the
-// cause of ctx or a *TimeoutError; or it matches ErrUnreachable or ErrClosed if the pipe broke, and
-// ErrResult otherwise.
+// receiveReply reads the body and the tensors of in, the reply to the call c. It does not decode
+// them. Reading a reply that is not inline ends with ctx and with the limit of the call. The error
+// is the cause of ctx or a *TimeoutError; or it matches ErrUnreachable or ErrClosed if the pipe
+// broke, and ErrResult otherwise.
 func (a *Agent) receiveReply(ctx context.Context, c *call, in *inMessage) error {
 	if in.dst != nil {
 		ctx = in.dst.ctx
@@ -278,7 +278,7 @@ func (c *callContext) Value(key any) any {
 }
 
 // current returns the inner context. If there is none, it creates one if create is true, if the
-// deadline has passed or if finish was called; otherwise it returns the parent. It takes c.mu.
+// deadline has passed or if finish was called; otherwise it returns the parent. It locks c.mu.
 func (c *callContext) current(create bool) context.Context {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -232,10 +232,10 @@ func (c *conn) poll(l *leader, done <-chan struct{}) bool {
 var errExpired = errors.New("expired")
 
 // block waits until it has received from done, and then returns nil. If ctx ends first, it returns
-// the cause of ctx, and if the channel expired of a timer has a value first, errExpired. Unless
-// another waiting goroutine already does so, block reads the messages of the connection while it
-// waits, as the leader l, so that the message that done reports needs no switch from another
-// goroutine.
+// the cause of ctx. If it can receive from expired, the channel of a timer, first, it returns
+// errExpired. Unless another waiting goroutine already does so, block reads the messages of the
+// connection while it waits, as the leader l, so that the message that done reports needs no switch
+// from another goroutine.
 func (c *conn) block(ctx context.Context, l *leader, done <-chan struct{}, expired <-chan time.Time) error {
 	var next <-chan *pipe.Incoming // nil for a follower
 	var down <-chan struct{}

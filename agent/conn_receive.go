@@ -69,8 +69,8 @@ func (p *inMessages) put(in *inMessage) {
 	p.pool.Put(in)
 }
 
-// drop discards the message in, whose values will not be decoded, and returns in to the pool; in
-// must not be used after that. The pipe skips the bytes of the message unless they were read.
+// drop discards in, a message whose values will not be decoded, and returns it to the pool. in must
+// not be used after that. The pipe skips the bytes of the message unless they were read.
 func (p *inMessages) drop(in *inMessage) {
 	in.discard()
 	in.readDone()
@@ -108,9 +108,10 @@ func (in *inMessage) readDone() {
 
 // receive reads the body of a message, and its tensors to memory of the allocator or of in.dst, so
 // that values can be decoded. After an error the message has been discarded. A second call returns
-// the error of the first. The error matches ErrProtocol for a message that no agent sends, ErrPanic
-// if an allocator or a PlaceFunc panicked or ended the goroutine, is a *FitError, or is that of the
-// allocator, the PlaceFunc, the device, the pipe or ctx.
+// the error of the first. The error matches ErrProtocol for a message that no agent sends, and
+// ErrPanic if an allocator or a PlaceFunc panicked or ended the goroutine. It is a *FitError if the
+// chosen memory does not fit. Otherwise it is that of the allocator, the PlaceFunc, the device, the
+// pipe or ctx.
 func (p *inMessages) receive(ctx context.Context, in *inMessage) error {
 	if in.received {
 		return in.err
@@ -191,9 +192,9 @@ func (in *inMessage) allocatePayload(d *pipe.Descriptor) error {
 }
 
 // parseBody makes the decoder decode the body of the message, compares the tensors that the body
-// describes with those of d, and has memory for them chosen if there is a destination. The decoder
-// shares the memory of body. The error matches ErrProtocol for a body that no agent sends, or is
-// that of place.
+// describes with those of d, and lets the destination, if there is one, choose memory for them. The
+// decoder shares the memory of body. The error matches ErrProtocol for a body that no agent sends,
+// or is that of place.
 func (in *inMessage) parseBody(body []byte, d *pipe.Descriptor) error {
 	if err := in.decoder.Reset(body); err != nil {
 		return withKind(ErrProtocol, err)
@@ -205,8 +206,9 @@ func (in *inMessage) parseBody(body []byte, d *pipe.Descriptor) error {
 	return in.place(d)
 }
 
-// checkTensors compares the tensors that the body describes with those of the message: n, of which
-// size returns the bytes. The error, if their number or a size differs, matches ErrProtocol.
+// checkTensors compares the tensors that the body describes with those that the message has: n
+// tensors, the i-th of size(i) bytes. It returns nil if the numbers and all sizes are equal, and
+// otherwise an error that matches ErrProtocol.
 func (in *inMessage) checkTensors(n int, size func(i int) int) error {
 	parts := in.decoder.Parts()
 	if len(parts) != n {
@@ -220,9 +222,9 @@ func (in *inMessage) checkTensors(n int, size func(i int) int) error {
 	return nil
 }
 
-// allocate supplies in with memory for the tensors that d describes: for parts that are received in
-// place that of the chosen tensors, for others memory of the allocator or the device, with a
-// storage for the decoder. The error is that of the allocator, the device or a tensor.
+// allocate supplies in with memory for the tensors that d describes: a part that is received in
+// place gets the memory of the chosen tensors; any other part gets memory of the allocator or the
+// device, in a storage for the decoder. The error is that of the allocator, the device or a tensor.
 func (p *inMessages) allocate(in *inMessage, d *pipe.Descriptor) error {
 	in.storages, in.memory.Tensors = in.storages[:0], in.memory.Tensors[:0]
 	for i := range d.Tensors {

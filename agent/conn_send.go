@@ -194,9 +194,9 @@ const callOverhead = 512
 // small requests together instead of each at once.
 const batchThreshold = 8
 
-// send adds call, whose id must be set, to the table of pending calls and sends its request out. It
-// first waits until the connection's call budget has bytes for the request, unless a handler or an
-// interceptor makes the call. send owns out, also after an error.
+// send adds call, whose id must be set, to the table of pending calls and sends out, the request.
+// It first waits until the connection's call budget has bytes for the request, unless a handler or
+// an interceptor makes the call. send owns out, also after an error.
 //
 // send returns nil when the request was sent, or when the call has ended in another way, for
 // example because the pipe has ended. For a large request of a call with an observer it returns nil
@@ -245,7 +245,7 @@ func (c *conn) send(ctx context.Context, call *call, out *outMessage) error {
 	return c.sendResult(limited, call, c.write(limited, out))
 }
 
-// sendInBackground sends the large request out, which it owns, of a call that has an observer. If
+// sendInBackground sends out, the large request of a call that has an observer, and owns it. If
 // sending fails and the call has not ended otherwise, it ends the call and calls the observer with
 // the error.
 func (c *conn) sendInBackground(ctx context.Context, call *call, out *outMessage) {

@@ -130,9 +130,10 @@ type peerTerms struct {
 // deviceRoutes maps the device of a tensor to the device to which it is sent.
 type deviceRoutes map[device.Device]device.Device
 
-// replyDevices returns the routes of replies: for each device here, the caller's device from
-// which it sends tensors to it. Devices to which the caller sends from more than one device are
-// left out.
+// replyDevices returns the devices to which tensors in replies are sent. routes are those of the
+// caller: for each device of the caller, the device here to which its tensors are sent. The result
+// has the inverse, by the device here, without devices to which the caller sends from several
+// devices.
 func replyDevices(routes []wire.Route) deviceRoutes {
 	back := deviceRoutes{}
 	var unclear []device.Device

@@ -92,8 +92,9 @@ type Error struct {
 	Err    error
 }
 
-// Error returns the operation, the function and the worker, and the text of the cause e.Err without
-// its own "agent: ", in one line if the cause has one.
+// Error returns the operation, the function, the worker and the text of e.Err as one line, provided
+// that the text of e.Err is one line. The prefix "agent: " occurs once, at the beginning, even if
+// e.Err has it too.
 func (e *Error) Error() string {
 	text := errorPrefix + e.Op
 	if e.Func != "" {

@@ -167,7 +167,8 @@ type delegation struct {
 // When the function has returned, done is called with its result or its error, in place of a reply.
 // done must reply to the request, at once or later, and does not block: it runs on the goroutine of
 // the function, or for an asynchronous function on the one that completed the future. It owns the
-// result. If the request is rejected before the function runs, done is not called.
+// result. If the request is rejected before the function runs, but after Open has returned the task,
+// done is called with the error. It is not called if Open returns an error.
 //
 // The error of Delegate, which Open returns, matches ErrNoFunction if there is no such function,
 // ErrArguments if the arguments are not those of the function, or ErrConfig for another typ.
@@ -264,8 +265,8 @@ func (o MessageOutcome) String() string {
 	return fmt.Sprintf("outcome %d", byte(o))
 }
 
-// MessageEnd is the end of a message. Err is the error of the call, or with which the message could
-// not be encoded, sent or decoded; it is nil if there is none.
+// MessageEnd is the end of a message. Err is the error of the call, or the error of encoding,
+// sending or decoding the message. It is nil if there is none.
 type MessageEnd struct {
 	Outcome MessageOutcome
 	Err     error

@@ -225,7 +225,7 @@ const monitorDelay = 100 * time.Millisecond
 
 // monitorMissing starts a goroutine for each member, other than this worker, that has not
 // contributed to the round rd. The goroutine monitors that the member is alive, and fails the round
-// if the member is dead. It ends when the round ends. monitorMissing takes s.mu.
+// if the member is dead. It ends when the round ends. monitorMissing locks s.mu.
 func (s *rounds) monitorMissing(rd *round) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

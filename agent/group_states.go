@@ -57,7 +57,7 @@ func (m *peerStates) hasLeft(p *peer) bool {
 
 // pipeEnded detaches the pipe c, which has ended with cause, from the peer. If there is no other
 // pipe to the peer, the peer is lost from now on, or has left if it has closed the pipe in order. A
-// pipe that this end has closed changes no state. pipeEnded takes p.mu.
+// pipe that this end has closed changes no state. pipeEnded locks p.mu.
 func (p *peer) pipeEnded(c *conn, cause error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -81,11 +81,11 @@ func closedInOrder(cause error) bool {
 	return ok && e.Err == pipe.ErrPeerClosed
 }
 
-// dialFailed makes the peer lost because of err, with which opening a pipe to it has failed. It does
-// nothing if err is a timeout, since a process that is stopped counts as alive, a lack of resources
-// here, a simultaneous dial, or a rejection by the worker itself unless the worker is closing; nor
-// if the peer has left or this agent is closed. err must not be that of a context which the caller
-// has cancelled.
+// dialFailed marks the peer as lost because of err, with which opening a pipe to it has failed. It
+// does nothing if err does not show that the worker is gone: if err is a timeout, since a process
+// that is stopped counts as alive; a lack of resources of this process; a simultaneous dial; or a
+// rejection by the worker, unless the worker is closing. It also does nothing if the peer has left
+// or this agent is closed. err must not be that of a context that the caller has cancelled.
 func (p *peer) dialFailed(err error) {
 	var timeout interface{ Timeout() bool }
 	switch {
@@ -96,8 +96,9 @@ func (p *peer) dialFailed(err error) {
 	}
 }
 
-// isRejection reports whether err, the error of opening a pipe to a worker, is a rejection by the
-// worker itself, which goes on, and not by another process at its address.
+// isRejection reports whether err, the error of opening a pipe to a worker, means that this worker
+// is alive and has rejected the pipe. It returns false if another incarnation has rejected it, or
+// if the worker is closing.
 func isRejection(err error) bool {
 	return errors.Is(err, ErrRefused) && !errors.Is(err, ErrRestarted) && !errors.Is(err, ErrClosed)
 }

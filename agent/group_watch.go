@@ -244,8 +244,8 @@ const (
 
 // keepConnected keeps a pipe to the peer p open until ctx ends, p has left or this agent is closed.
 // When the pipe has ended or cannot be opened, keepConnected opens another one after a delay, which
-// grows while that fails. Failures make the peer lost as dialFailed decides, except the first
-// attempt of all: its failure may be that of a worker that is about to leave.
+// grows while that fails. A failure makes the peer lost if dialFailed decides so. The failure of
+// the very first attempt does not, because the worker may be about to leave.
 func (a *Agent) keepConnected(ctx context.Context, p *peer) {
 	for wait := firstRedial; ; wait = min(2*wait, lastRedial) {
 		c, err := p.connect(ctx)

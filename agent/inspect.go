@@ -137,8 +137,8 @@ func (p *peer) inspect(ctx context.Context) WorkerStatus {
 }
 
 // readStatus performs the handshake on the pipe pp, which this process has opened to the member,
-// and receives the status of the member. The error is that of the handshake, matches ErrProtocol,
-// or is that of the pipe or ctx. The pipe stays open.
+// and receives the status of the member. The error is that of the handshake, of the pipe or of ctx,
+// or matches ErrProtocol if the member sends something else. The pipe stays open.
 func (p *peer) readStatus(ctx context.Context, pp *pipe.Pipe) (*wire.Status, error) {
 	if _, err := p.agent.dialHandshake(ctx, pp, p); err != nil {
 		return nil, err

@@ -37,8 +37,8 @@ type TensorInfo struct {
 // function may run on the goroutine of a caller, and it must not block, see WithShort.
 type PlaceFunc func(ctx context.Context, m *Message, info []TensorInfo) ([]*tensor.Tensor, error)
 
-// WithInto makes the call receive the tensors of its result into the memory of the given ones, and
-// has these very tensors in the result: the k-th tensor that the function has encoded is
+// WithInto makes the call receive the tensors of its result into the memory of the given ones. The
+// result then contains these very tensors: the k-th tensor that the function has encoded is
 // tensors[k], see PlaceFunc for the order. A tensor that is nil leaves the choice to
 // Config.Allocator. If the number of tensors, a dtype, a shape or a device differs, or a tensor is
 // read-only or not contiguous, the call fails with a *FitError, which matches ErrResult, and no
@@ -70,15 +70,15 @@ func WithIntoFunc(f PlaceFunc) CallOption {
 	}
 }
 
-// WithArgsInto makes a function receive the tensors of its argument into memory that f chooses, one
-// request at a time or several concurrently; WithInto describes when elements are copied. If a
-// tensor does not fit, the call fails with a *FitError, which matches ErrArguments, and no memory
-// has been written to.
+// WithArgsInto makes a function receive the tensors of its argument into memory that f chooses. f
+// is called once for each request, and concurrently for several; WithInto describes when elements
+// are copied. If a tensor does not fit, the call fails with a *FitError, which matches
+// ErrArguments, and no memory has been written to.
 //
 // The memory is in use until the function is called, or until the request has failed before; the
-// agent does not write to it after that. f may call AfterReply with its context, so
-// that it gets the memory back also if the function was not called. A caller describes its argument
-// to f with WithHeader.
+// agent does not write to it after that. f may call AfterReply with its context, so that it gets
+// the memory back also if the function was not called. A caller describes its argument to f with
+// WithHeader.
 //
 // WithArgsInto excludes WithOnce, because a repeated request would be received again: Join fails
 // for a function with both, and if f is nil.
@@ -203,10 +203,10 @@ type placement struct {
 	inPlace []bool           // for each part: it is received into the tensors
 }
 
-// place has the application choose memory for the tensors of the message, whose body must have been
-// parsed and which d describes, and makes the decoder return the chosen tensors. If memory does not
-// fit, the error is a *FitError; otherwise it is that of the codec, of the PlaceFunc or of a
-// tensor.
+// place lets the application choose memory for the tensors of the message, whose body must have
+// been parsed and which d describes, and makes the decoder return the chosen tensors. If memory
+// does not fit, the error is a *FitError; otherwise it is that of the codec, of the PlaceFunc or of
+// a tensor.
 func (in *inMessage) place(d *pipe.Descriptor) error {
 	views, err := in.decoder.Views()
 	if err != nil {
@@ -298,9 +298,10 @@ func (p *placement) fits(part, length int) bool {
 }
 
 // buffer returns the memory into which a part of the given length, in bytes, is received in place:
-// that of its tensors, and between them memory of the allocator, which nothing else uses. The error
-// is that of the allocator or of a tensor. The buffer keeps only the memory of the allocator, and
-// of a single tensor, reachable.
+// the memory of its tensors, and for bytes of the part that belong to no tensor memory of the
+// allocator, which nothing else uses. The error is that of the allocator or of a tensor. The buffer
+// keeps the memory of the allocator reachable, and that of the tensor if there is only one; the
+// caller must keep several tensors reachable.
 func (p *placement) buffer(part, length int, host tensor.Allocator) (device.Buffer, error) {
 	gaps := length
 	for _, i := range p.parts[part] {

@@ -50,7 +50,7 @@ func (a *Agent) newPeer(m roster.Member) *peer {
 
 // handleLeave ends the context of the peer, fails pending dials to it and aborts the pipe, because
 // the worker has left the group or has another incarnation. Later calls to p fail with an error
-// that matches ErrUnreachable and ErrNoWorker. handleLeave takes p.mu.
+// that matches ErrUnreachable and ErrNoWorker. handleLeave locks p.mu.
 func (p *peer) handleLeave() {
 	err := fmt.Errorf("%w: %s has left the group", ErrNoWorker, p.info.Name)
 	p.mu.Lock()

@@ -11,9 +11,9 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/agent/internal/wire"
 )
 
-// serve handles the request in the message in, which it owns, on the leader l. A small request is
-// read here, and its handler runs here if it is short; other requests are detached. A duplicate
-// is dropped, a request beyond the limits or without a handler is rejected.
+// serve handles in, the message of a request, on the leader l, and owns it. A small request is read
+// here, and its handler runs here if it is short; other requests are detached. A duplicate is
+// dropped, a request beyond the limits or without a handler is rejected.
 func (c *conn) serve(in *inMessage, l *leader) {
 	r := c.newRequest(in)
 	err := c.register(r)
@@ -109,10 +109,10 @@ func (c *conn) decodeAsLeader(r *Request, l *leader) error {
 	return err
 }
 
-// decode reads the message of a request, runs the interceptors, and has the handler decode the
-// values and return the task. It returns the message to the pool. The error, with which the
-// caller rejects the request, matches ErrArguments or ErrProtocol, or is that of an interceptor
-// or of the handler; a panic is a *PanicError.
+// decode reads the message of a request, runs the interceptors, and calls Open of the handler,
+// which decodes the values and returns the task. It returns the message to the pool. The error,
+// with which the caller rejects the request, matches ErrArguments or ErrProtocol, or is that of an
+// interceptor or of the handler; a panic is a *PanicError.
 func (c *conn) decode(r *Request) (err error) {
 	in := r.message
 	defer func() {
@@ -191,7 +191,7 @@ func (r *Request) short() bool {
 	return r.handler.short || ok && t.short()
 }
 
-// handleCancel cancels the context of the request to which the cancellation in belongs. If no such
+// handleCancel cancels the context of the request to which in, a cancellation, belongs. If no such
 // request is registered, handleCancel keeps the cancellation, since the request may still arrive.
 // It owns in.
 func (c *conn) handleCancel(in *inMessage) {

@@ -25,10 +25,11 @@ const (
 // errDuplicate means that a request of the same number is being served.
 var errDuplicate = errors.New("request came twice")
 
-// register adds a request to those that are served and takes its charge. If a cancellation has come
+// register adds a request to those that are served and counts its bytes. If a cancellation has come
 // before the request, the context of the request is cancelled. The error matches ErrClosed if the
-// pipe has ended, and ErrOverloaded if there are too many requests or streams; it is errDuplicate
-// if a request of the same number is being served. After an error the request is not registered.
+// pipe has ended, and ErrOverloaded if the bytes of the requests that are served, or the number of
+// streams, exceed their limit. It is errDuplicate if a request of the same number is being served.
+// After an error the request is not registered.
 func (c *conn) register(r *Request) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -142,8 +143,9 @@ type slots struct {
 	queued    fifo.Queue[*Request]      // requests that have not started
 }
 
-// start takes a slot for r and starts r by detach on the leader l, or queues r if no slot is free.
-// l is nil on a goroutine that does not lead. start does not block.
+// start runs r in a slot, or queues r if no slot is free. It does not block: r runs on the
+// goroutine that l.detach chooses. l is the leader on which start is called, and nil on a goroutine
+// that does not lead.
 func (s *slots) start(r *Request, l *leader) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

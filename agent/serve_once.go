@@ -112,10 +112,10 @@ func (r *Request) abandonRun() {
 	go next.conn.launch(next, nil)
 }
 
-// sendReply sends the reply in out, which it owns, to the request. k is the kind of the reply; out
-// is nil if no reply could be encoded. If the request has started a run for a key, sendReply also
-// ends that run: it keeps a copy of the reply, within the limits, and replies to the requests that
-// wait for it.
+// sendReply sends out, the reply to the request, and owns it. k is the kind of the reply; out is
+// nil if no reply could be encoded. If the request has started a run for a key, sendReply also ends
+// that run: it keeps a copy of the reply, within the limits, and replies to the requests that wait
+// for it.
 //
 // The waiting requests are replied to one after the other. Once the unsent replies exceed
 // Limits.AnswerBytes, the remaining requests are queued. They refer to the run and not to its
@@ -150,7 +150,7 @@ func (r *Request) sendReply(k Kind, out *outMessage) {
 // out is not nil and the limits allow it. It returns the requests that wait for the reply. evict is
 // 0 if the reply is kept. Otherwise evict is the reason for which the caller must evict the run,
 // once it has launched these requests; until then the run has a copy for them. The functions of
-// OnEnd of the reply belong to the copy, if there is one. finish does not change out, and takes m.mu.
+// OnEnd of the reply belong to the copy, if there is one. finish does not change out, and locks m.mu.
 func (m *onceCache) finish(r *Request, run *onceRun, k Kind, out *outMessage) (waiting []*Request, evict eviction) {
 	limits := &r.conn.agent.limits
 	var kept *keptReply
@@ -204,7 +204,7 @@ func (m *onceCache) evictOldest(why eviction, limits *Limits) {
 }
 
 // forget ends all replies that are kept: the caller has left the group, and its requests cannot be
-// repeated. It takes m.mu.
+// repeated. It locks m.mu.
 func (m *onceCache) forget() {
 	m.mu.Lock()
 	var all []*keptReply

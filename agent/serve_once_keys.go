@@ -38,12 +38,12 @@ func (why eviction) err(r *Request) error {
 }
 
 // usedKeys holds the keys of one caller for which a function has run and whose replies are not
-// kept. There are two sorts, which together are bounded by Limits.KeyBytes so that no function
-// runs twice:
+// kept. There are two sorts, which together are bounded by Limits.KeyBytes so that no function runs
+// twice:
 //
-// WithRetry numbers its calls, and sends with each the number up to which all have ended: the
-// keys of these are dropped. At the limit the oldest keys are dropped, and every number up to
-// the largest one that was dropped counts as used.
+// WithRetry numbers its calls, and sends with each call the number up to which all calls have
+// ended: the keys of the ended calls are dropped. At the limit the oldest keys are dropped, and
+// every number up to the largest one that was dropped counts as used.
 //
 // The keys of an application have no order. They are dropped when no request has used them for
 // Limits.RetryWindow, or up to half of that later. At the limit new ones are rejected.

@@ -110,9 +110,9 @@ func (r *Request) encode(k Kind, ptrs ...any) (out *outMessage, err error) {
 	return out, nil
 }
 
-// send sends the reply in out, which it owns, and ends the request once the reply was sent. It
-// does not block: it may run on the leader of this or of another connection, and the other end may
-// have to read, or to be read from, before it has space.
+// send sends out, the reply to the request, and owns it. It ends the request once the reply was
+// sent. It does not block, because it may run on the leader of a connection, and the pipe may only
+// get space when the other end reads or when this end has read its messages.
 func (r *Request) send(out *outMessage) {
 	if r.event != nil {
 		r.event.ReplyBytes = out.bytes()
@@ -248,7 +248,7 @@ func (b *backlog) ready(short bool) *requestQueue {
 }
 
 // hasReady reports whether a queued request can start: one with a short task if short is true,
-// otherwise one of the others. It takes b.mu.
+// otherwise one of the others. It locks b.mu.
 func (b *backlog) hasReady(short bool) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -256,7 +256,7 @@ func (b *backlog) hasReady(short bool) bool {
 }
 
 // next removes and returns a queued request that can start, or nil if there is none. If short is
-// true it takes one with a short task, otherwise one of the others. It takes b.mu.
+// true it takes one with a short task, otherwise one of the others. It locks b.mu.
 func (b *backlog) next(short bool) *Request {
 	b.mu.Lock()
 	defer b.mu.Unlock()

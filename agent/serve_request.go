@@ -300,7 +300,7 @@ type replyHook struct {
 // replySentMark is the mark of all replies that were sent.
 var replySentMark = &replyHook{}
 
-// add has f run after the reply has left, or at once if it has left before.
+// add makes f run after the reply has left, or at once if it has left before.
 func (h *replyHooks) add(f func(error)) {
 	hook := &replyHook{f: f}
 	for {

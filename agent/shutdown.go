@@ -210,8 +210,8 @@ func (a *Agent) countedActivity(o *callOptions) *activity {
 }
 
 // workload returns how many calls and callback goroutines this worker has begun since it joined,
-// and how many of these are active, to which it adds the requests that this worker serves. Calls
-// and requests in the background do not count.
+// and how much of its work is active: those calls and goroutines that have not ended, and the
+// requests that it serves. Calls and requests in the background do not count.
 func (a *Agent) workload() wire.Workload {
 	ended := a.activity.ended.Load() // before begun, or a call in between would hide one
 	begun := a.activity.begun.Load()

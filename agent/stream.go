@@ -234,8 +234,8 @@ func (c *conn) handleData(in *inMessage) {
 	}
 }
 
-// handleCredit adds the credit in the message in, which it owns, to that of its stream, unless the
-// stream has ended. If the peer violates the protocol, handleCredit aborts the pipe.
+// handleCredit adds the credit that the message in grants to its stream, unless the stream has
+// ended. It owns in. If the peer violates the protocol, handleCredit aborts the pipe.
 func (c *conn) handleCredit(in *inMessage) {
 	s, err := c.findStream(&in.head)
 	if s != nil {

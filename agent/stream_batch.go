@@ -59,8 +59,10 @@ func (s *stream) isBurst() bool {
 }
 
 // takeAhead takes n bytes from the credit for a value of the batch, which has a number of its own
-// if begins is true, and returns true. It returns false, and takes nothing, if nothing can be sent
-// or the credit is scarce. So the credit suffices for the whole batch, and for the next value.
+// if begins is true, and returns true. It takes nothing and returns false if the other end has not
+// granted the first credit, if the sending has ended, if the stream has failed, or if less than
+// batchReserve of credit is left. This reserve is enough for the rest of the batch and for the next
+// value.
 func (s *stream) takeAhead(n int, begins bool) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -100,8 +102,8 @@ func (s *stream) flushSoon() {
 	s.flushBatch()
 }
 
-// flushBatch writes the batch, or has the goroutine that is sending write it. It fails the stream
-// after an error.
+// flushBatch writes the batch. If another goroutine is sending, flushBatch leaves that to it and
+// returns at once. An error of writing fails the stream.
 func (s *stream) flushBatch() {
 	if !s.batched.Load() {
 		return
@@ -112,7 +114,8 @@ func (s *stream) flushBatch() {
 	}
 }
 
-// unlockSend unlocks s.sendLock. Before that it writes the batch if flushBatch was called meanwhile.
+// unlockSend unlocks s.sendLock. Before that it writes the batch if flushBatch was called while the
+// lock was held.
 func (s *stream) unlockSend() {
 	for {
 		if s.flushWanted.Swap(false) {
@@ -126,13 +129,13 @@ func (s *stream) unlockSend() {
 }
 
 // endBatch ends the sending of the called worker when its handler has returned, and writes the
-// batch, or has the goroutine that is sending write it.
+// batch as flushBatch does.
 func (s *stream) endBatch() {
 	s.endSending()
 	s.flushBatch()
 }
 
-// isBatch reports whether the message in is a batch of values.
+// isBatch reports whether in is a batch of values of a stream.
 func (in *inMessage) isBatch() bool {
 	return in.head.Kind == wire.KindData && in.head.Flags&wire.FlagBatch != 0
 }

@@ -106,8 +106,9 @@ func (g *streamCall) callEnded(in *inMessage, err error, l *leader) {
 	}
 }
 
-// decode decodes the reply in, returns in to its pool, and passes the end of the call to the stream
-// and to Events. l is the leader on which decode runs, nil on a goroutine that does not lead.
+// decode decodes in, the reply, returns it to its pool, and passes the end of the call to the
+// stream and to Events. l is the leader on which decode runs, nil on a goroutine that does not
+// lead.
 func (g *streamCall) decode(in *inMessage, l *leader) {
 	err := errGoexit
 	defer func() {

@@ -16,16 +16,16 @@ type SendStream[T any] struct{ stream *stream }
 // KiB needs as much credit as it counts bytes, a larger one 32 KiB. A value of more than 64 KiB, or
 // 2 MiB through shared memory, is sent when the receiver asks for it. When Send returns, the memory
 // of value is free; the receiver may not have it yet. Values without tensors of up to 1 KiB that
-// follow each other at once are sent together, when they fill a message, when this end waits for the
-// stream, or when another goroutine has run, which is soon unless all processors are busy.
+// follow each other at once are sent together, when they fill a message, when this end waits for
+// the stream, or when another goroutine has run, which is soon unless all processors are busy.
 //
-// At the caller Send returns io.EOF once the handler has returned; the result or the error of the
-// handler is that of receiving. Other errors are *Error. They match ErrArguments, in a handler
-// ErrResult, if value cannot be encoded, after which the stream goes on, and ErrSendClosed after
-// the end of sending. Otherwise the stream has failed, and the error wraps the reason: for example
-// ErrTimeout if the stream was idle or the deadline of its context has passed, ErrUnreachable,
-// ErrClosed, the cause of the context, the cause given to Cancel, or in a handler ErrCallerGone.
-// Concurrent calls of Send wait for each other.
+// At the caller Send returns io.EOF once the handler has returned; receiving then returns the
+// result or the error of the handler. Other errors are *Error. They match ErrArguments, in a
+// handler ErrResult, if value cannot be encoded, after which the stream goes on, and ErrSendClosed
+// after the end of sending. Otherwise the stream has failed, and the error wraps the reason: for
+// example ErrTimeout if the stream was idle or the deadline of its context has passed,
+// ErrUnreachable, ErrClosed, the cause of the context, the cause given to Cancel, or in a handler
+// ErrCallerGone. Concurrent calls of Send wait for each other.
 func (s *SendStream[T]) Send(value T) error { return sendOn(s.stream, value) }
 
 // Stream is one end of a stream that sends values of type S and receives values of type R. One
@@ -36,11 +36,11 @@ type Stream[S, R any] struct{ SendStream[S] }
 //
 //	for value, err := range stream.Receive() {
 //
-// The sequence ends after the last value, or after one pair with an error: at the caller the error
-// of the handler, and at both ends that of a failed stream, see SendStream.Send, or one that
-// matches ErrResult, in a handler ErrArguments, for a value that cannot be decoded. Each value is
-// returned once. The credit for a value returns to the sender after the loop has asked for the next
-// one. A value belongs to the receiver.
+// The sequence ends after the last value, or after one pair with an error. At the caller that is
+// the error of the handler, if it returned one. At both ends it is the error of a failed stream,
+// see SendStream.Send, or for a value that cannot be decoded an error that matches ErrResult at the
+// caller and ErrArguments in a handler. Each value is returned once. The credit for a value returns
+// to the sender after the loop has asked for the next one. A value belongs to the receiver.
 //
 // A caller that leaves the loop cancels the stream. A handler that leaves the loop may begin
 // another one, which continues with the next value; the stream ends when the handler returns.
@@ -96,9 +96,9 @@ func (f ServerStream[A, R]) Call(ctx context.Context, a *Agent, to To, args A, o
 // Serve returns an entry for Config.Funcs: the worker serves the function by calling fn for each
 // stream, concurrently. fn sends values with out, which is valid until fn returns; then the stream
 // ends with the error of fn, if any. The context of fn ends when the caller leaves its loop, dies,
-// or the stream fails. fn owns its argument. It takes one of Config.MaxHandlers, also while it
-// waits in Send. If fn is nil, or opts has WithShort, WithOnce, WithBorrowedArgs or WithArgsInto,
-// Join fails with an error that matches ErrConfig.
+// or the stream fails. fn owns its argument. A call of fn takes one of Config.MaxHandlers, also
+// while it waits in Send. If fn is nil, or opts has WithShort, WithOnce, WithBorrowedArgs or
+// WithArgsInto, Join fails with an error that matches ErrConfig.
 func (f ServerStream[A, R]) Serve(fn func(ctx context.Context, args A, out *SendStream[R]) error, opts ...ServeOption) Served {
 	open := func(r *Request) (func(context.Context, *stream) (any, error), error) {
 		var args A

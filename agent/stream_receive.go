@@ -141,12 +141,12 @@ func streamBytes(in *inMessage) int {
 	return len(d.Metadata) + d.Bytes() + wire.StreamOverhead
 }
 
-// decode reads the data in, which it owns, unless they were read on arrival, and decodes them to
-// the value to which ptr points. The memory of large data at a called worker comes from the budget
-// for large requests until the next data are received. The error is the cause with which the stream
-// has failed; or it matches ErrUnreachable, ErrClosed or ErrCallerGone if the pipe has ended; or
-// ErrResult at the caller and ErrArguments at the called worker if the data are invalid; or it is
-// that of order.
+// decode reads in, a message with data, unless that was read on arrival, and decodes the data to
+// the value to which ptr points. It owns in. The memory of large data at a called worker comes from
+// the budget for large requests until the next data are received. The error is the cause with which
+// the stream has failed; or it matches ErrUnreachable, ErrClosed or ErrCallerGone if the pipe has
+// ended; or ErrResult at the caller and ErrArguments at the called worker if the data are invalid;
+// or it is that of order.
 func (s *stream) decode(in *inMessage, ptr any) error {
 	a := s.conn.agent
 	if !in.isInline() {
@@ -242,9 +242,9 @@ func (s *stream) grant(n int) {
 	}
 }
 
-// accept queues the data in, which it owns, for the receiver. Inline data are read at once; others
-// stay at the other end until the receiver reads them. If the stream has ended, accept drops the
-// data. For the end of the caller's data it only records their number. The error matches
+// accept queues in, a message with data, for the receiver, and owns it. Inline data are read at
+// once; others stay at the other end until the receiver reads them. If the stream has ended, accept
+// drops the data. For the end of the caller's data it only records their number. The error matches
 // ErrProtocol if the data cannot be part of the stream, exceed the credit of the other end or
 // repeat a number.
 func (s *stream) accept(in *inMessage) error {
@@ -272,9 +272,9 @@ func (s *stream) accept(in *inMessage) error {
 	return err
 }
 
-// check checks the data in apart from their credit. If in is the end of the caller's data, check
-// records their number. Without an error, drop reports whether in is not to be queued. The error
-// matches ErrProtocol if the data cannot be part of the stream.
+// check checks in, a message with data, apart from the credit. If in is the end of the caller's
+// data, check records their number. Without an error, drop reports whether in is not to be queued.
+// The error matches ErrProtocol if the data cannot be part of the stream.
 func (s *stream) check(in *inMessage) (drop bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -297,9 +297,10 @@ func (s *stream) check(in *inMessage) (drop bool, err error) {
 	return false, nil
 }
 
-// enqueue adds the data in to the queue by their number, wakes the receiver and returns true. It
-// returns false if the stream has ended or the number is in the queue already; in the second case
-// the error matches ErrProtocol. Otherwise the error is that of takeCredit. The caller holds s.mu.
+// enqueue adds in, a message with data, to the queue at the position of its number, wakes the
+// receiver and returns true. It returns false if the stream has ended or the number is in the queue
+// already; in the second case the error matches ErrProtocol. Otherwise the error is that of
+// takeCredit. The caller holds s.mu.
 func (s *stream) enqueue(in *inMessage) (queued bool, err error) {
 	if s.discarded {
 		return false, nil

@@ -122,11 +122,11 @@ func (s *stream) acquireCredit(n int) error {
 	}
 }
 
-// write sends the message out, which it owns and which counts n bytes, and waits until its memory
-// is free. A large message, which stays at this end until the receiver reads it, first waits until
-// the budget for such messages has memory for it, so that receivers that do not read leave space in
-// the pipe for other calls. The error is that of the pipe or of the context of the stream, or
-// ErrUnreachable if the pipe has ended.
+// write sends out, a message that counts n bytes, waits until its memory is free, and owns it. A
+// large message, which stays at this end until the receiver reads it, first waits until the budget
+// for such messages has memory for it, so that receivers that do not read leave space in the pipe
+// for other calls. The error is that of the pipe or of the context of the stream, or ErrUnreachable
+// if the pipe has ended.
 func (s *stream) write(out *outMessage, n int) error {
 	c := s.conn
 	small := out.small()
