@@ -178,7 +178,7 @@ func apply[S tensor.Element, T any](c *call, to []T, t *tensor.Tensor, f func(S)
 }
 
 // castHalf returns a new tensor with the elements of t, which may have any dtype. It casts them to
-// float32, and has round convert each to the half-precision type T. The error is a *LimitError or
+// float32 and converts each to the half-precision type T with round. The error is a *LimitError or
 // an error of package tensor.
 func castHalf[T half](c *call, t *tensor.Tensor, round func(float32) T) (*tensor.Tensor, error) {
 	t, err := c.cast(t, tensor.F32)

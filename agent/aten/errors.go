@@ -79,7 +79,8 @@ type OverloadError struct {
 	Errs  []error   // the reason for each of them
 }
 
-// Error returns one line with each overload and the reason for it, without its name again.
+// Error returns one line with the operator, the given arguments, and each overload with the reason
+// for which it does not fit. A reason does not repeat the name of the overload.
 func (e *OverloadError) Error() string {
 	reasons := make([]string, len(e.Tried))
 	for i, s := range e.Tried {

@@ -224,10 +224,10 @@ func loopDims(shape, xs, ys []int) []loopDim {
 	return out
 }
 
-// stride returns how far apart, in elements, the neighbours in dimension i of a contiguous operand
-// are (current), or 0 if its size is 1 there or i is negative, because the operand does not have
-// the dimension. step is the number of elements in the dimensions after i. next is the value of
-// step for the call for dimension i-1.
+// stride returns, as current, the distance in elements between neighbours in dimension i of a
+// contiguous operand of that shape. current is 0 if the dimension has size 1, or if i is negative:
+// then the operand does not have the dimension. step is the number of elements in the dimensions
+// after i, and next is that number for the call with i-1.
 func stride(shape []int, i, step int) (current, next int) {
 	if i < 0 || shape[i] == 1 {
 		return 0, step

@@ -72,16 +72,17 @@ func (e *Encoder) Reset(dst []byte) {
 	e.headers = cleared(e.headers)
 }
 
-// Encode appends the value that ptr points to. If ptr points to an interface, as in
-// Encode(new(any)), the message carries the name of the dynamic type. The value must not change
-// until Encode returns. Encode does not copy tensors in it: the Encoder keeps them until Reset, and
-// their memory must not change until the message has been sent.
+// Encode encodes the value that ptr points to at the end of the message. If ptr points to an
+// interface, as in Encode(new(any)), the message carries the name of the dynamic type. The value
+// must not change until Encode returns. Encode does not copy tensors in it: the Encoder keeps them
+// until Reset, and their memory must not change until the message has been sent.
 //
 // A custom encoding may call Encode for a part of its value.
 //
-// The error is an *Error that matches ErrUnsupported, also if ptr is not a pointer or is nil,
-// ErrCycle, ErrLimit, or ErrType for an unregistered type in an interface; or it wraps the error of
-// a custom encoding or of package tensor. After an error, Encode and Finish return the same error
+// The error is an *Error. It matches ErrUnsupported if ptr is not a pointer or is nil, or if a
+// value cannot be encoded; ErrCycle if the value contains itself; ErrLimit if it is nested too
+// deep; or ErrType if an interface holds an unregistered type. Otherwise it wraps the error of a
+// custom encoding or of package tensor. After an error, Encode and Finish return the same error
 // until Reset.
 func (e *Encoder) Encode(ptr any) error {
 	if err := e.usable(); err != nil {

@@ -86,11 +86,11 @@ func (d *Decoder) addObject(n uint64) error {
 }
 
 // resolveObject sets the pointer variable at address to, which has the type of p, to object n,
-// which occurred before in the message. If that object was skipped, resolveObject has decode decode
-// it, at the position where it was skipped, and then returns to the current position. The error
-// matches ErrCorrupt if the object did not occur or contains itself, and ErrType if the object was
-// decoded to another type or was skipped inside a custom encoding. Otherwise it is that of match or
-// decodeObject.
+// which occurred before in the message. If that object was skipped, resolveObject moves to the
+// position where it was skipped, calls decode for it, and then moves back to the current position.
+// The error matches ErrCorrupt if the object did not occur or contains itself, and ErrType if the
+// object was decoded to another type or was skipped inside a custom encoding. Otherwise it is that
+// of match or decodeObject.
 func (d *Decoder) resolveObject(n uint64, p *plan, to unsafe.Pointer, decode func(*Decoder, *schema, unsafe.Pointer) error) error {
 	have := uint64(len(d.objects))
 	if n >= have && !d.customSkipped {

@@ -199,7 +199,7 @@ func orderAll(ctx context.Context, fs []Any) error {
 	return nil
 }
 
-// OnValue has fn called once f is done, for code that does not know the type T of the value. fn
+// OnValue makes f call fn once f is done, for code that does not know the type T of the value. fn
 // receives a pointer to a new copy of the value (a *T if f is a Future[T]), which fn may keep, and
 // the error of f. If f has failed, the copy is the zero value; if f has a value, err is nil.
 //

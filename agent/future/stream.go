@@ -95,10 +95,10 @@ func record(streams []device.Stream) ([]readyEvent, error) {
 	return events, nil
 }
 
-// mergeEvents returns merged with those of events appended that belong to a device for which merged
-// has no event. It may write to the spare capacity of merged. If merged is empty, it returns the
-// slice events itself. If both have events of one device, those in merged must have been recorded
-// after those in events, so that waiting for them suffices.
+// mergeEvents appends to merged the elements of events for whose devices merged has no event, and
+// returns the extended slice. It may write to the spare capacity of merged. If merged is empty, it
+// returns the slice events itself. If both have events of one device, those in merged must have
+// been recorded after those in events, so that waiting for them suffices.
 func mergeEvents(merged, events []readyEvent) []readyEvent {
 	fresh := len(merged)
 	if fresh == 0 {

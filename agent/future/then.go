@@ -132,8 +132,9 @@ func (i *flattenInner[T]) completed(err error) {
 	_ = i.out.complete(i.f.value, err, slices.Concat(i.f.events, i.events)) // has no effect if out was cancelled
 }
 
-// OnDone has fn called with f once f is done, on another goroutine, also if f is done already. It
-// returns without waiting: nil, or [ErrNilCallback] if fn is nil. f keeps fn until it has run.
+// OnDone makes f call fn(f), on another goroutine, once f is done, or at once if it is done
+// already. It returns without waiting: nil, or [ErrNilCallback] if fn is nil. f keeps fn until it
+// has run.
 //
 // The callbacks of a future, added by OnDone, [Then] or [OnValue], run one at a time in the order
 // in which they were added. A callback may wait for other futures, complete futures and add

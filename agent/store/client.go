@@ -213,7 +213,7 @@ func (c *Client) CompareAndSet(ctx context.Context, key string, expected, desire
 	return value, fail("compare-and-set", key, err)
 }
 
-// compareAndSet has the server set key to desired if its value is expected, or if key does not
+// compareAndSet asks the server to set key to desired if its value is expected, or if key does not
 // exist and expected is empty. It returns the value in the reply, which belongs to the caller: the
 // value after the call. But if key does not exist and expected is not empty, the server replies
 // with expected. The error matches ErrLimit if an argument is too long; otherwise it is that of

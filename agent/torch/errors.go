@@ -11,10 +11,10 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/agent/internal/roster"
 )
 
-// Error returns the text of err, with PyTorch's wording in place of the text of each error in the
-// tree of err that PyTorch has too, where the text of err contains it. Causes that another worker
-// sent as plain text are not replaced, except the timeout of a call. If err is nil, the result is
-// "".
+// Error returns the text of err with parts in PyTorch's words: wherever it contains the text of an
+// error of err's tree that PyTorch has too, PyTorch's text for that error takes its place. Causes
+// that another worker sent as plain text are not replaced, except the timeout of a call. If err is
+// nil, the result is "".
 func Error(err error) string {
 	if err == nil {
 		return ""
@@ -55,8 +55,9 @@ func replaceCauses(text string, at int, err error) (string, int) {
 	return text, at
 }
 
-// inWords returns the text of err, with PyTorch's wording in place of the text of err itself or of
-// those of its causes that PyTorch has too. It returns "unknown error" if err is nil.
+// inWords returns the text of err in PyTorch's words. If PyTorch has an error like err, that is
+// PyTorch's text for err. Otherwise it is the text of err, in which PyTorch's texts replace those
+// of the causes that PyTorch has. For a nil err it is "unknown error".
 func inWords(err error) string {
 	if text, ok := ownWords(err); ok {
 		return text
@@ -82,7 +83,7 @@ func causes(err error) []error {
 }
 
 // ownWords returns PyTorch's text for err and true. Only err itself counts, not an error that it
-// wraps; where the text includes a cause, that is in PyTorch's words too. If PyTorch has no such
+// wraps. If the text includes a cause, the cause is in PyTorch's words too. If PyTorch has no such
 // error, the second result is false and the text must not be used.
 func ownWords(err error) (string, bool) {
 	if err == agent.ErrMixed {

@@ -39,8 +39,9 @@ func Cause(ctx context.Context) error {
 	return Wrap(cause)
 }
 
-// Wrap returns err, unless err matches context.DeadlineExceeded and not ErrTimeout: then it returns
-// an error with the text of err that matches err and ErrTimeout.
+// Wrap adds ErrTimeout to the error of an exceeded deadline: if err matches
+// context.DeadlineExceeded and not ErrTimeout, it returns an error with the text of err that
+// matches err and ErrTimeout. Otherwise, also for nil, it returns err.
 func Wrap(err error) error {
 	if errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, ErrTimeout) {
 		return &deadlineError{err}

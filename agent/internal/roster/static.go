@@ -233,7 +233,7 @@ const (
 	reportPerRank = 40 * time.Millisecond
 )
 
-// waitReport is what self.Waiting was called with.
+// waitReport holds the text with which self.Waiting was called last, and the time of the next call.
 type waitReport struct {
 	due  time.Time // of the next report
 	last string

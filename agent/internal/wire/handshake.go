@@ -26,7 +26,7 @@ import (
 // Version is the version of the agents' protocol.
 const Version = 1
 
-// Hello is the first message, of the end that dials.
+// Hello is the first message of a handshake. The end that dials sends it.
 type Hello struct {
 	_              struct{} `tensorpipe:"agent.hello"`
 	Oldest, Newest uint32   // versions of the protocol that are supported
@@ -45,7 +45,8 @@ type Identity struct {
 	Incarnation roster.Incarnation
 }
 
-// Answer answers a Hello.
+// Answer is the second message of a handshake. The listening end sends it after it has received the
+// Hello.
 type Answer struct {
 	_         struct{} `tensorpipe:"agent.welcome"`
 	Refusal   *Refusal
@@ -55,7 +56,8 @@ type Answer struct {
 	CallBytes int `tensorpipe:"Room"` // limit for the calls of the other end
 }
 
-// Proof answers an Answer.
+// Proof is the third message of a handshake. The dialing end sends it after it has received the
+// Answer, and proves with it that it knows the token.
 type Proof struct {
 	_      struct{} `tensorpipe:"agent.proof"`
 	Proof  []byte
@@ -63,7 +65,8 @@ type Proof struct {
 	Routes []Route // device map for tensors of the dialing end
 }
 
-// Done answers a Proof.
+// Done is the last message of a handshake. The listening end sends it after it has received the
+// Proof. It accepts the pipe if Refusal is nil.
 type Done struct {
 	_       struct{} `tensorpipe:"agent.done"`
 	Refusal *Refusal
@@ -96,7 +99,8 @@ const (
 	RejectedClosing
 )
 
-// Role is an end of the pipe, as it is part of proofs.
+// Role names one end of a pipe. It is part of what Prove authenticates, so that neither end can
+// send the proof of the other one back.
 type Role string
 
 // The roles of both ends.
