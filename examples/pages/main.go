@@ -22,6 +22,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"sync"
 
 	"github.com/tensorpipe-go/tensorpipe/agent"
@@ -44,8 +45,11 @@ func main() {
 	key := flag.String("key", "", "PEM file with its key")
 	flag.Parse()
 	config, err := path(*over, *cert, *key)
-	if err == nil {
-		config.Name, config.Rendezvous, config.WorldSize = *role, *rendezvous, 2
+	rank := slices.Index([]string{"prefill", "decode"}, *role)
+	if rank < 0 {
+		err = fmt.Errorf("-role %s: want prefill or decode", *role)
+	} else if err == nil {
+		config.Name, config.Rank, config.Rendezvous, config.WorldSize = *role, rank, *rendezvous, 2
 		err = run(context.Background(), config, os.Stdout)
 	}
 	if err != nil {
@@ -54,9 +58,8 @@ func main() {
 	}
 }
 
-// path returns a Config of workers that are connected by shared memory, TCP, or TLS with the
-// certificate and the key in the files. The error is that of a file, or names the paths if over is
-// none of them.
+// path returns a Config of workers that are connected by shared memory, TCP, or TLS with cert and key,
+// names of files. The error is that of a file, or names the paths if over is none of them.
 func path(over, cert, key string) (agent.Config, error) {
 	var options []uv.Option
 	switch over {
@@ -86,16 +89,13 @@ func path(over, cert, key string) (agent.Config, error) {
 // run joins the group as the worker config.Name. The worker decode fetches pages and prints a line
 // to out; the other one serves them. Both leave when no worker has calls under way.
 func run(ctx context.Context, config agent.Config, out io.Writer) error {
-	pool, err := tensor.Zeros(tensor.U8, poolPages, pageBytes)
+	all := make([]uint8, poolPages*pageBytes)
+	for i := range all {
+		all[i] = byte(i / pageBytes * (1 - config.Rank)) // of prefill the number of the page, of decode 0
+	}
+	pool, err := tensor.FromSlice(all, poolPages, pageBytes)
 	if err != nil {
 		return err
-	}
-	if config.Name == "decode" {
-		config.Rank = 1
-	} else if all, err := tensor.MutableData[uint8](pool); err == nil {
-		for i := range all {
-			all[i] = byte(i / pageBytes) // the number of the page
-		}
 	}
 	var leaving sync.WaitGroup // replies that use pages of the pool, which must not be evicted
 	config.Funcs = agent.Funcs{fetch.Serve(func(ctx context.Context, numbers []int) ([]*tensor.Tensor, error) {
@@ -138,10 +138,9 @@ func decode(ctx context.Context, a *agent.Agent, pool *tensor.Tensor, out io.Wri
 }
 
 // pages returns views of the pages of pool with these numbers, or an error for one that pool lacks.
-func pages(pool *tensor.Tensor, numbers []int) ([]*tensor.Tensor, error) {
-	views := make([]*tensor.Tensor, len(numbers))
+func pages(pool *tensor.Tensor, numbers []int) (views []*tensor.Tensor, err error) {
+	views = make([]*tensor.Tensor, len(numbers))
 	for i, n := range numbers {
-		var err error
 		if views[i], err = pool.Select(0, n); err != nil {
 			return nil, err
 		}

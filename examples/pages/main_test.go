@@ -66,6 +66,25 @@ func TestUnknownPath(t *testing.T) {
 	require.ErrorIs(t, err, os.ErrNotExist)
 }
 
+// TestUnknownRole requires that a process with another role names the roles and does not join, which
+// would be as prefill.
+func TestUnknownRole(t *testing.T) {
+	var out, logs strings.Builder
+	err := start(t, &out, &logs, "-role", "serve").Wait()
+	var exit *exec.ExitError
+	require.ErrorAs(t, err, &exit)
+	require.Equal(t, 1, exit.ExitCode())
+	require.Equal(t, "pages: -role serve: want prefill or decode\n", logs.String())
+	require.Empty(t, out.String())
+}
+
+// TestLength requires fewer than 150 lines, which a reader can take in at once.
+func TestLength(t *testing.T) {
+	text, err := os.ReadFile("main.go")
+	require.NoError(t, err)
+	require.Less(t, strings.Count(string(text), "\n"), 150)
+}
+
 // certificate writes a new certificate for 127.0.0.1 and its key to files, as the openssl command of
 // the package comment does, and returns their names.
 func certificate(t *testing.T) (cert, key string) {
