@@ -1,11 +1,11 @@
 package transport
 
 // Poller is implemented by Streams that can be read and polled without blocking, such as those
-// through shared memory. A goroutine that waits for a reply can then poll for it, where otherwise
-// another goroutine would read it and wake the first one.
+// through shared memory. A goroutine that waits for a reply can then poll the Stream and read the
+// reply itself. Without polling, another goroutine would read it and wake the first one.
 //
-// A Stream is read either by Read or by TryRead, not by both. At a time, one goroutine calls TryRead
-// or PollReadable, one TryWrite or Write, and one Wait.
+// A Stream is read either by Read or by TryRead, not by both. At a time, one goroutine calls
+// TryRead or PollReadable, one TryWrite or Write, and one Wait.
 type Poller interface {
 	Stream
 

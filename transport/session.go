@@ -93,8 +93,8 @@ type SessionConfig struct {
 	Quota Quota
 }
 
-// Quota bounds the memory that peers which are not trusted yet hold together. A session calls its
-// methods concurrently.
+// Quota bounds the memory that all peers together hold while this process does not trust them yet.
+// A session calls its methods concurrently.
 type Quota interface {
 	// Charge counts n bytes before they are allocated. It blocks until the quota has them; the
 	// session does not read its connection while it blocks. If it returns false, the owner of the

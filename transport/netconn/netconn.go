@@ -48,8 +48,9 @@ func New(c HalfCloser) *Conn {
 }
 
 // WriteFrames implements [transport.Conn]: it writes the frames in order, each as its length and
-// its body. It copies frames of up to 4 KiB in all, lengths included, and the bodies of more not at
-// all. The error is ErrClosed after CloseWrite or Close, and otherwise that of the connection.
+// its body. If frames and lengths have at most 4 KiB in all, it copies them and writes them at
+// once; otherwise it copies no bodies. The error is ErrClosed after CloseWrite or Close, and
+// otherwise that of the connection.
 func (c *Conn) WriteFrames(frames ...transport.Frame) error {
 	if c.stream.finished.Load() {
 		return transport.ErrClosed
@@ -70,8 +71,9 @@ func (c *Conn) NextFrame() (int64, error) {
 }
 
 // ReadBody implements [transport.Conn]: it fills dst with the next bytes of the frame's body. The
-// error is io.ErrUnexpectedEOF if the connection ends first, ErrClosed after Close, matches
-// [transport.ErrFrame] if fewer bytes remain, and otherwise is that of the connection.
+// error is io.ErrUnexpectedEOF if the connection ends first, and ErrClosed after Close. It matches
+// [transport.ErrFrame] if the body has fewer bytes left than dst. Any other error is that of the
+// connection.
 func (c *Conn) ReadBody(dst ...[]byte) error {
 	if c.stream.closed.Load() {
 		return transport.ErrClosed
