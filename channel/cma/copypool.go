@@ -44,8 +44,8 @@ type copyTask struct {
 // copyPool is the copy workers of one end of a channel. They copy the tasks in turn, one chunk at a
 // time: several workers copy a single large task, and a small task does not wait for large ones.
 //
-// A copy cannot be interrupted, and the peer's memory may block it for any time. Therefore each pool
-// has one slot of its own, which other pools cannot occupy, and shares the others with them.
+// A copy cannot be interrupted, and the peer's memory may block it indefinitely. Therefore each
+// pool has one slot that other pools cannot occupy; it shares all other slots with them.
 //
 // A worker is started when there is a task and no other worker is idle, up to the number of slots.
 type copyPool struct {
@@ -303,12 +303,12 @@ func (c *copyPool) hasWork() bool {
 	return c.tuner.allow(c.running)
 }
 
-// chunkDone records that the copy of chunk p ended after the time took: of its first task with err,
-// of the others with the errors that they have. After an error it drops the chunks of the task that
-// no worker has taken. It appends to ended the tasks of which no chunk is queued or being copied,
-// each with its first error, and returns the extended slice: the caller must then call their
-// finished functions. If the pool is closed chunkDone wakes all workers, and otherwise one after the
-// last chunk of a task.
+// chunkDone records that the copy of chunk p has ended, and that it took the time took. err is the
+// error of the first task of p; the errors of its other tasks are in p.others. After an error it
+// drops the chunks of the task that no worker has taken. It appends to ended the tasks of which no
+// chunk is queued or being copied, each with its first error, and returns the extended slice: the
+// caller must then call their finished functions. If the pool is closed chunkDone wakes all
+// workers, and otherwise one after the last chunk of a task.
 func (c *copyPool) chunkDone(p chunk, took time.Duration, err error, ended []endedTask) []endedTask {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -333,7 +333,10 @@ func (c *copyPool) chunkDone(p chunk, took time.Duration, err error, ended []end
 	return ended
 }
 
-// taskDone does what chunkDone does for one task. The caller holds mu.
+// taskDone records that the copy of a chunk of task j has ended with err. After an error it drops
+// the chunks of j that no worker has taken. If no chunk of j is queued or being copied any more, it
+// appends j with its first error to ended. It returns ended or the extended slice. The caller holds
+// mu.
 func (c *copyPool) taskDone(j *copyTask, err error, ended []endedTask) []endedTask {
 	j.running--
 	j.err = cmp.Or(j.err, err)

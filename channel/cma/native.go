@@ -14,9 +14,10 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/internal/onesided"
 )
 
-// native is the [onesided.Protocol] and the [onesided.Scheduler] of one end of a channel in the native
-// dialect. The goroutine that reads frames copies small tensors, and the copy pool copies large ones; if
-// a small copy stalls another goroutine continues reading, and leaves all tensors to the copy pool.
+// native is the [onesided.Protocol] and the [onesided.Scheduler] of one end of a channel in the
+// native dialect. The goroutine that reads frames copies small tensors, and the copy pool copies
+// large ones; if a small copy stalls, another goroutine continues to read frames, and leaves all
+// tensors to the copy pool.
 type native struct {
 	engine   *onesided.Engine
 	pid      int

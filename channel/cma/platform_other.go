@@ -18,7 +18,8 @@ func (*reader) read(pid int, _ device.Buffer, _ []segment, _, _ int) error {
 	return &ReadError{PID: pid, Err: errNotLinux()}
 }
 
-// readChunk does what read does.
+// readChunk copies nothing and returns a [*ReadError] with the process of p: only Linux has
+// process_vm_readv.
 func (r *reader) readChunk(p chunk) error { return r.read(p.pid, p.dst, p.src, p.off, p.n) }
 
 func errNotLinux() error {

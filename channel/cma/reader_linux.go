@@ -48,7 +48,9 @@ func (r *reader) readChunk(p chunk) error {
 	return r.readPieces(p.pid, r.sources, 0, p.size())
 }
 
-// readPieces does what read does, with r.pieces as the destination.
+// readPieces copies n bytes at offset off of src, which lists memory of process pid, to the same
+// offset of r.pieces, the destination. The error is a [*ReadError]; some bytes may have been copied
+// then. The call cannot be interrupted.
 func (r *reader) readPieces(pid int, src []segment, off, n int) error {
 	for end := off + n; off < end; {
 		r.setVectors(src, off, end-off)

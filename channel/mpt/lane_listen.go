@@ -97,7 +97,7 @@ func (p *port) accept() {
 
 // admit counts a connection that has just been accepted as unidentified, and returns true. If there
 // are too many connections that have not sent their ClientHello, it does not count the connection
-// and returns false; the caller must then close it. It takes Factory.mu.
+// and returns false; the caller must then close it. It locks Factory.mu.
 func (p *port) admit() bool {
 	p.factory.mu.Lock()
 	defer p.factory.mu.Unlock()
@@ -110,7 +110,7 @@ func (p *port) admit() bool {
 
 // identify reads the ClientHello of conn, which must have been counted by admit, and passes conn to
 // the reservation with the number in it. It closes conn if no reservation waits with that number,
-// or if the ClientHello is invalid or does not arrive within helloTimeout. It takes Factory.mu.
+// or if the ClientHello is invalid or does not arrive within helloTimeout. It locks Factory.mu.
 func (p *port) identify(conn transport.Conn) {
 	ctx, cancel := context.WithTimeout(p.ctx, helloTimeout)
 	defer cancel()

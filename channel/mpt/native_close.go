@@ -161,7 +161,7 @@ func isDisconnect(err error) bool {
 // The other Recvs continue until their lanes or the bulk connection end. No transfer can begin
 // after that. peerLost also closes the unused lanes and the write direction of the others, and
 // reports cause to the pipe on another goroutine. If the channel has ended, or peerLost was called
-// before, it does nothing: the connections of a closing peer end in any order. It takes mu.
+// before, it does nothing: the connections of a closing peer end in any order. It locks mu.
 func (e *nativeEnd) peerLost(cause error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -98,7 +98,7 @@ func (e *nativeEnd) newSlice(s *direction, l *lane, length int) *slice {
 	return sl
 }
 
-// handleOffer handles an offer w of the peer: it begins the Recv with that id if its memory is
+// handleOffer handles w, an offer of the peer: it begins the Recv with that id if its memory is
 // ready, and otherwise keeps the offer for the Recv. It also calls wantLanes. The error matches
 // channel.ErrProtocol: the transfer was offered twice, there are no lanes for it, or too many
 // offers have no Recv. The caller holds mu.
@@ -121,7 +121,7 @@ func (e *nativeEnd) handleOffer(w controlFrame) error {
 	return nil
 }
 
-// handleOrder handles a request w of the peer for a slice: it starts to send the slice. If the
+// handleOrder handles w, the peer's request for a slice: it starts to send the slice. If the
 // transfer is unknown it sends nothing and returns nil, because the Send may have been aborted
 // after the peer had sent the request. The error matches channel.ErrProtocol: the lane does not
 // exist, or the slice is not the next part of a transfer that was offered on lanes. The caller

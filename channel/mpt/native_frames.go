@@ -137,7 +137,7 @@ func (e *nativeEnd) readControl() error {
 
 // handle handles control frame w. rest has the bytes that follow the kind in the frame; handle does
 // not retain it. After an error the caller must end the channel; after the end of the channel the
-// error is that of the channel. If the peer is lost, handle ignores the frame. It takes mu.
+// error is that of the channel. If the peer is lost, handle ignores the frame. It locks mu.
 func (e *nativeEnd) handle(w controlFrame, rest []byte) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -65,8 +65,9 @@ func (e *nativeEnd) laneBroken(l *lane, err error) {
 const minNativeLanes, maxNativeLanes = 4, 8
 
 // NativeLanes returns the greatest number of lanes that one end of a channel in this process uses
-// in the native dialect: the number of processors that Go uses, but 4 to 8, and at most have. have
-// is the number of lanes of the end's [Factory]. A channel uses the smaller number of its two ends.
+// in the native dialect: the number of processors that Go uses, but at least 4 and at most 8, and
+// never more than have, the number of lanes of the end's [Factory]. A channel uses the smaller
+// number of its two ends.
 func NativeLanes(have int) int {
 	return min(have, max(minNativeLanes, min(maxNativeLanes, runtime.GOMAXPROCS(0))))
 }
@@ -153,7 +154,7 @@ func (e *nativeEnd) sendLanes(hello wire.MPTServerHello) {
 
 // addConns appends conns to e.conns, the connections of lanes that e owns and closes, and returns
 // nil. If the channel has ended or the peer is lost, it closes conns on another goroutine instead,
-// and returns why. It takes mu.
+// and returns why. It locks mu.
 func (e *nativeEnd) addConns(conns ...transport.Conn) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -188,7 +189,7 @@ func confirmLane(ctx context.Context, conn transport.Conn, id uint64) error {
 
 // abandonLanes logs err, with which the opening of lanes has failed, and closes the connections
 // that were opened. All tensors then use the bulk connection. If the channel has ended or the peer
-// is lost it does nothing. It takes mu.
+// is lost it does nothing. It locks mu.
 func (e *nativeEnd) abandonLanes(err error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

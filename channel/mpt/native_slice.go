@@ -21,8 +21,8 @@ type transferOp struct {
 	cause             error // why it is being cancelled
 }
 
-// slice is a part of a transferOp that is being moved: as a transfer with the given id of the channel
-// in the field on.
+// slice is a part of a transferOp that is being moved. It is one transfer of the channel on: that
+// of a lane, or nativeEnd.host.
 type slice struct {
 	on     channel.Channel
 	lane   *lane // nil if on is nativeEnd.host

@@ -193,7 +193,7 @@ func (e *end) nextBatch() error {
 // the transfer's stream, or nil if its memory is ready. If fault is not nil the transfer completes
 // with an error that wraps fault, on another goroutine, unless the transfer was aborted. A tensor
 // with a fault, or one that was aborted, is announced too, to keep the order, but its description
-// is revoked. describeFront takes e.mu.
+// is revoked. describeFront locks e.mu.
 func (e *end) describeFront(fault error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

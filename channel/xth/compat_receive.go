@@ -102,7 +102,7 @@ func (e *end) serve(address uint64) error {
 
 // beginActiveRecv removes the first transfer of e.recvs, stores its id and done function in
 // e.current, where Abort finds them, and returns it. Its Done is nil if it was aborted before. The
-// caller must call endActiveRecv later. It takes e.mu.
+// caller must call endActiveRecv later. It locks e.mu.
 func (e *end) beginActiveRecv() transfer.Transfer {
 	e.mu.Lock()
 	defer e.mu.Unlock()
