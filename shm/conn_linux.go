@@ -179,7 +179,8 @@ func (c *conn) CloseWrite() error {
 	return nil
 }
 
-// closeWrite is CloseWrite for the connection or for the stream that it was made.
+// closeWrite ends this end's writing, as CloseWrite describes, also if the connection has become a
+// stream. It may wait for a write in progress. Further calls have no effect.
 func (c *conn) closeWrite() {
 	c.writeClosed.Store(true)
 	c.out.wakeup.wake()

@@ -177,8 +177,9 @@ const (
 	greetingFiles = 4
 )
 
-// greeting is a message of that kind. The files of a greeting to send belong to its segments. The
-// files of a received one belong to the greeting, and close closes them.
+// greeting is the message by which each end of a handshake passes its memory and its triggers to
+// the other end. The files of a greeting that is sent belong to segments. The files of a greeting
+// that was received belong to the greeting, and close closes them.
 type greeting struct {
 	inTrigger, outTrigger uint32 // which the receiver sends after it has written to the inbox, or read from its own
 	files                 [greetingFiles]*os.File

@@ -28,9 +28,10 @@ type memory struct {
 	ring         *ring.Ring
 }
 
-// createRing creates an empty ring with size bytes of data, and reserves pages for the first part
-// bytes of the data. The caller closes the result; after an error nothing is left to close. The
-// memory is sealed, so that no peer can truncate it; C++ peers do not notice.
+// createRing creates an empty ring with size bytes of data. part is the number of bytes at the
+// beginning of the data for which it reserves pages. The caller closes the result; after an error
+// nothing is left to close. The memory is sealed, so that no peer can truncate it; C++ peers do not
+// notice.
 func createRing(size, part int) (m memory, err error) {
 	defer func() {
 		if err != nil {

@@ -258,9 +258,10 @@ func (o *outbox) closeWhenDrained() {
 	}
 }
 
-// drained reports whether the peer has read all bytes that were written to the ring before an
-// incomplete frame, of which it may never read a part. It also returns true if the peer has
-// corrupted or truncated the ring, so that it never will.
+// drained reports whether the peer has read everything that it needs to read: all bytes of the
+// ring, except those of a frame that was not written completely, of which the peer may not read
+// even the beginning. It also returns true if the peer has corrupted or truncated the ring, because
+// then it never will.
 func (o *outbox) drained() bool {
 	var free int
 	err := o.guard(func() (err error) {

@@ -170,9 +170,9 @@ func (s *End) Cancel() error {
 	return nil
 }
 
-// Next returns the memory of the ring from which a consumer reads the next n bytes, or to which a
-// producer writes them, less than n if fewer are available, and counts these bytes as read or
-// written. If the memory reaches the end of the ring it continues in second; otherwise second is
+// Next returns the memory of the next n bytes of the ring, which a consumer reads and a producer
+// writes, and counts these bytes as read or written. If fewer than n are available, it returns
+// those. If the memory reaches the end of the ring it continues in second; otherwise second is
 // empty. The slices are valid until Publish, Commit or Cancel. The error is [ErrIdle] outside of a
 // transaction, or matches [ErrCorrupt].
 func (s *End) Next(n int) (first, second []byte, err error) {

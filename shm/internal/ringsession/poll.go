@@ -48,9 +48,9 @@ func (s *stream) PollWritable() bool {
 }
 
 // Wait implements transport.Poller: it blocks until TryRead has bytes or an error to return, or
-// Wake is called. It does not poll. Meanwhile the peer sends a doorbell when the stream becomes
-// readable. While another goroutine polls (PollReadable) the peer sends none, and that goroutine's
-// call of Arm wakes Wait.
+// Wake is called. It does not poll. While it blocks, the peer sends a doorbell when the stream
+// becomes readable. While another goroutine polls (PollReadable) the peer sends none, and that
+// goroutine's call of Arm wakes Wait.
 func (s *stream) Wait() {
 	for !s.woken.Swap(false) {
 		polled := s.polling.Load() // by another goroutine, whose call of Arm wakes this one
@@ -70,8 +70,8 @@ func (s *stream) Wake() {
 
 // PollReadable implements transport.Poller: it polls for a bounded time, with doorbells off, until
 // TryRead has bytes or an error to return, and reports whether it has. Unless due is true, it may
-// give up early while other connections of the process are active. After true, doorbells stay off
-// until Arm is called; before it returns false, it calls Arm itself.
+// give up early while other connections of the process are active. If it returns true, doorbells
+// stay off until Arm is called. Before it returns false, it calls Arm itself.
 func (s *stream) PollReadable(due bool) bool {
 	if !s.polling.Load() {
 		s.polling.Store(true)

@@ -98,10 +98,10 @@ func NewSession(
 	return NewSessionWithSegment(nil, sock, ready, cfg, spin, a)
 }
 
-// NewSessionWithSegment is [NewSession] for two ends that share seg, a segment prepared by
-// [CreateSegment], for the streams that the client opens. The session owns seg, which is closed
-// after an error. If seg is nil, at both ends, it is the same as NewSession. The error can also
-// mean that seg does not have the size for cfg.MaxStreams.
+// NewSessionWithSegment returns a session as [NewSession] does. Both ends use seg, a segment
+// prepared by [CreateSegment], for the streams that the client opens. The session owns seg, which
+// is closed after an error. If seg is nil, at both ends, it is the same as NewSession. The error
+// can also mean that seg does not have the size for cfg.MaxStreams.
 func NewSessionWithSegment(
 	seg *segment.Segment, sock *net.UnixConn, ready <-chan struct{},
 	cfg transport.SessionConfig, spin time.Duration, a Addresses,
@@ -138,7 +138,8 @@ func NewSessionWithSegment(
 // or that of creating memory or passing it to the peer.
 func (s *Session) Open() (transport.Stream, error) { return s.open(smallRing) }
 
-// OpenBulk implements [transport.Session]. It is Open for a stream with large rings.
+// OpenBulk implements [transport.Session]. It opens a stream with large rings, and otherwise does
+// what Open does.
 func (s *Session) OpenBulk() (transport.Stream, error) { return s.open(largeRing) }
 
 // open opens a stream with rings of that kind and notifies the peer. The first stream of an end

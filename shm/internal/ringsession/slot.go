@@ -85,8 +85,9 @@ func segmentSize(kinds ...ringKind) (size int) {
 	return size
 }
 
-// slot is one slot of a mapped segment, in whose memory its slices and pointers lie. Session.mu
-// guards the fields that are not in shared memory.
+// slot is a fixed position in a segment that both processes have mapped, where one stream at a time
+// has its two rings. Its slices and pointers refer to the memory of the segment. Session.mu guards
+// the fields that are not in shared memory.
 type slot struct {
 	vacant     *atomic.Uint32 // in the segment: the accepting end has no stream here
 	base       []byte

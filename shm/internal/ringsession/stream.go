@@ -230,8 +230,8 @@ func (s *stream) writeChanged() bool {
 }
 
 // awaitSpace polls for a while until a write can go on, and then, if the ring is still full, tries
-// to grow it. It reports whether a write can go on, with space or with an error. After false the
-// caller should block. The caller holds write.mu.
+// to grow it. It reports whether a write can go on, with space or with an error. If it returns
+// false, the caller should block. The caller holds write.mu.
 func (s *stream) awaitSpace() bool {
 	return s.write.poller.Poll(s.write.changed) || s.rings.out.growUncharged()
 }

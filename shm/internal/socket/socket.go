@@ -13,9 +13,9 @@ import (
 // MaxRetries is how often Retry calls a function again.
 const MaxRetries = 100
 
-// Retry calls send, which sends through a Unix socket, until it returns nil or an error that does
-// not match ENOBUFS, by which the system has no memory for the message. It calls send again after a
-// millisecond each time, up to MaxRetries times, and returns the error of the last call.
+// Retry calls send, which sends through a Unix socket, and calls it again while the system has no
+// memory for the message (ENOBUFS): after a millisecond each time, up to MaxRetries times. It
+// returns the error of the last call.
 func Retry(send func() error) error {
 	for range MaxRetries {
 		if err := send(); !errors.Is(err, unix.ENOBUFS) {
