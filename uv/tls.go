@@ -53,9 +53,9 @@ type roles struct {
 }
 
 // requireTLS13 returns a copy of c that refuses TLS versions below 1.3 and offers the application
-// protocol of this package, before those of c unless c lists it too. It returns nil if c is nil. The
-// copy also disables the small records with which crypto/tls begins a connection, which help browsers
-// only.
+// protocol of this package. If c does not list that protocol, the copy lists it before those of c.
+// It returns nil if c is nil. The copy also disables the small records with which crypto/tls begins
+// a connection, which help browsers only.
 func requireTLS13(c *tls.Config) *tls.Config {
 	if c == nil {
 		return nil

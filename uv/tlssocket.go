@@ -94,7 +94,8 @@ func (s *socket) sendRest() error {
 	return s.sendRestLocked()
 }
 
-// sendRestLocked does what sendRest does. The caller holds s.writing.
+// sendRestLocked writes the bytes that Write has kept. The error is that of the TCP connection; the
+// bytes that were not written are still kept then. The caller holds s.writing.
 func (s *socket) sendRestLocked() error {
 	if len(s.rest) == 0 {
 		return nil

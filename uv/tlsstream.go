@@ -75,7 +75,10 @@ func (s *tlsRawStream) WriteBuffers(pieces *net.Buffers) (int64, error) {
 	return s.writeRecords(pieces)
 }
 
-// writeRecords does what WriteBuffers does. The caller holds tlsConn.writing.
+// writeRecords encrypts and sends pieces in records of up to 16 KiB, and returns the number of
+// bytes encrypted. It removes these from pieces. It blocks until all are sent, the write deadline
+// passes, or the stream fails. The errors are those of WriteBuffers. The caller holds
+// tlsConn.writing.
 func (s *tlsRawStream) writeRecords(pieces *net.Buffers) (total int64, err error) {
 	c := s.secure
 	if c.finished.Load() {
