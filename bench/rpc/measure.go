@@ -16,10 +16,10 @@ type Times struct {
 	PerSecond     float64
 }
 
-// sequential makes unmeasured calls, whose number is the argument warm, and then n measured ones,
+// Sequential makes unmeasured calls, whose number is the argument warm, and then n measured ones,
 // one after the other. It returns a summary of the durations of the measured ones. It stops at the
 // first error and returns it. n must be at least 1.
-func sequential(ctx context.Context, warm, n int, call func(context.Context) error) (Times, error) {
+func Sequential(ctx context.Context, warm, n int, call func(context.Context) error) (Times, error) {
 	for range warm {
 		if err := call(ctx); err != nil {
 			return Times{}, err
@@ -34,7 +34,7 @@ func sequential(ctx context.Context, warm, n int, call func(context.Context) err
 		}
 		took[i] = time.Since(start)
 	}
-	return summarize(took, time.Since(begun)), nil
+	return Summarize(took, time.Since(begun)), nil
 }
 
 // alternate makes n calls of each function, one call after the other, a different function first in
@@ -78,12 +78,12 @@ func concurrent(ctx context.Context, depth, n int, call func(context.Context) er
 		})
 	}
 	callers.Wait()
-	return summarize(took, time.Since(begun)), errors.Join(errs...)
+	return Summarize(took, time.Since(begun)), errors.Join(errs...)
 }
 
-// summarize returns the percentiles of the durations took, and the number of calls per second. all
-// is the time that passed during all calls together. summarize sorts took, which must not be empty.
-func summarize(took []time.Duration, all time.Duration) Times {
+// Summarize returns the percentiles of the durations took, and the number of calls per second. all
+// is the time that passed during all calls together. Summarize sorts took, which must not be empty.
+func Summarize(took []time.Duration, all time.Duration) Times {
 	slices.Sort(took)
 	at := func(percent int) time.Duration { return took[(len(took)-1)*percent/100] }
 	return Times{P50: at(50), P90: at(90), P99: at(99), PerSecond: float64(len(took)) / all.Seconds()}

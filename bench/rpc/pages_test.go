@@ -150,9 +150,9 @@ func BenchmarkPages(b *testing.B) {
 			for b.Loop() {
 				s := samples{}
 				for range pagePairs {
-					called, err := sequential(b.Context(), 2, pageFetches, call)
+					called, err := Sequential(b.Context(), 2, pageFetches, call)
 					require.NoError(b, err)
-					looped, err := sequential(b.Context(), 2, pageFetches, plain)
+					looped, err := Sequential(b.Context(), 2, pageFetches, plain)
 					require.NoError(b, err)
 					s.add("GB/s", fetchPages*pageBytes*called.PerSecond/1e9)
 					s.add("plain-GB/s", fetchPages*pageBytes*looped.PerSecond/1e9)

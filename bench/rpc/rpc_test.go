@@ -107,7 +107,7 @@ func TestMeasures(t *testing.T) {
 	a := group(t, 3, "")
 	for _, to := range []agent.To{"worker1", "worker2"} {
 		for _, w := range addVariants(t, a, to) {
-			times, err := sequential(t.Context(), 1, 10, w.call)
+			times, err := Sequential(t.Context(), 1, 10, w.call)
 			require.NoError(t, err)
 			require.Positive(t, times.P50)
 			times, err = concurrent(t.Context(), 4, 40, w.call)
@@ -146,7 +146,7 @@ func BenchmarkAdd(b *testing.B) {
 			a := group(b, 2, path.listen)
 			b.ReportAllocs()
 			for b.Loop() {
-				times, err := sequential(b.Context(), 500, 20_000, callAdd(b, a, "worker1"))
+				times, err := Sequential(b.Context(), 500, 20_000, callAdd(b, a, "worker1"))
 				require.NoError(b, err)
 				report(b, times, "")
 				times, err = concurrent(b.Context(), 64, 100_000, callAdd(b, a, "worker1"))
@@ -165,7 +165,7 @@ func BenchmarkTwoWorkers(b *testing.B) {
 			a := group(b, 3, path.listen)
 			first, second := callAdd(b, a, "worker1"), callAdd(b, a, "worker2")
 			for b.Loop() {
-				times, err := sequential(b.Context(), 500, 20_000, func(ctx context.Context) error {
+				times, err := Sequential(b.Context(), 500, 20_000, func(ctx context.Context) error {
 					first, second = second, first
 					return first(ctx)
 				})
@@ -195,9 +195,9 @@ func BenchmarkLarge(b *testing.B) {
 				for b.Loop() {
 					var ratios, rates []float64
 					for range 21 {
-						called, err := sequential(b.Context(), 2, n, call)
+						called, err := Sequential(b.Context(), 2, n, call)
 						require.NoError(b, err)
-						plain, err := sequential(b.Context(), 2, n, bare)
+						plain, err := Sequential(b.Context(), 2, n, bare)
 						require.NoError(b, err)
 						ratios = append(ratios, float64(plain.P50)/float64(called.P50))
 						rates = append(rates, float64(mib<<20)/float64(called.P50))
@@ -265,7 +265,7 @@ func versus(b *testing.B, a *agent.Agent, peer *rpcpeer.Peer, over string) {
 		for _, w := range ways {
 			s.compare(b, w, r[0].P50, r[1].PerSecond)
 		}
-		big, err := sequential(b.Context(), 3, 10, func(ctx context.Context) error {
+		big, err := Sequential(b.Context(), 3, 10, func(ctx context.Context) error {
 			_, err := Take.Call(ctx, a, "worker1", large)
 			return err
 		})
@@ -286,7 +286,7 @@ func versus(b *testing.B, a *agent.Agent, peer *rpcpeer.Peer, over string) {
 // by that of w, and the rate of w divided by perSecond, that of the peer. It fails the benchmark if
 // a call fails.
 func (s samples) compare(b *testing.B, w variant, p50, perSecond float64) {
-	single, err := sequential(b.Context(), 500, 20_000, w.call)
+	single, err := Sequential(b.Context(), 500, 20_000, w.call)
 	require.NoError(b, err)
 	flight, err := concurrent(b.Context(), 64, 50_000, w.call)
 	require.NoError(b, err)

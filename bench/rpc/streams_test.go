@@ -27,13 +27,13 @@ func measureStreams(t testing.TB, a *agent.Agent, n, length, echoes int) streamT
 	perValue := func(times Times, values int) float64 {
 		return float64(times.P50) / float64(values) / float64(time.Microsecond)
 	}
-	received, err := sequential(t.Context(), 2, n, func(ctx context.Context) error { return receiveValues(ctx, a, "worker1", flow) })
+	received, err := Sequential(t.Context(), 2, n, func(ctx context.Context) error { return receiveValues(ctx, a, "worker1", flow) })
 	require.NoError(t, err)
-	sent, err := sequential(t.Context(), 2, n, func(ctx context.Context) error { return sendValues(ctx, a, "worker1", flow) })
+	sent, err := Sequential(t.Context(), 2, n, func(ctx context.Context) error { return sendValues(ctx, a, "worker1", flow) })
 	require.NoError(t, err)
 	echo, end, err := openEcho(t.Context(), a, "worker1", valueBytes)
 	require.NoError(t, err)
-	echoed, err := sequential(t.Context(), echoes/10, echoes, echo)
+	echoed, err := Sequential(t.Context(), echoes/10, echoes, echo)
 	require.NoError(t, err)
 	require.NoError(t, end())
 	return streamTimes{perValue(received, length), perValue(sent, length), perValue(echoed, 1)}

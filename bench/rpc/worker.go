@@ -78,10 +78,10 @@ const (
 func IsWorker() bool { return os.Getenv(envRank) != "" }
 
 // RunWorker joins the group for which Start has started this process, and serves calls until in,
-// the process's stdin, ends. Then it leaves the group and returns. ctx bounds only the joining. The
-// error is that of preparing the worker, of joining, of reading in or of leaving, or several of them
-// joined.
-func RunWorker(ctx context.Context, in io.Reader) error {
+// the process's stdin, ends. Then it leaves the group and returns. Before it joins it calls the
+// functions configure with its configuration. ctx bounds only the joining. The error is that of
+// preparing the worker, of joining, of reading in or of leaving, or several of them joined.
+func RunWorker(ctx context.Context, in io.Reader, configure ...func(*agent.Config)) error {
 	rank, err := strconv.Atoi(os.Getenv(envRank))
 	if err != nil {
 		return err
@@ -99,7 +99,7 @@ func RunWorker(ctx context.Context, in io.Reader) error {
 	if err != nil {
 		return errors.Join(err, bare.close())
 	}
-	a, err := join(ctx, rank, world, os.Getenv(envStore), listen, bare.listener.URLs()[0], pages)
+	a, err := join(ctx, rank, world, os.Getenv(envStore), listen, bare.listener.URLs()[0], pages, configure)
 	if err != nil {
 		return errors.Join(err, bare.close(), pages.close())
 	}
@@ -110,8 +110,9 @@ func RunWorker(ctx context.Context, in io.Reader) error {
 // join makes this process the worker with that rank in a group of world workers, which meet at the
 // URL rendezvous, and returns its agent once all have joined. If listen is not empty the agent
 // listens only at that URL. bare is the string that the worker's function Bare returns. If pages is
-// not nil, the worker serves its pages, and uses only its path. The error is that of agent.Join.
-func join(ctx context.Context, rank, world int, rendezvous, listen, bare string, pages *pageServer) (*agent.Agent, error) {
+// not nil, the worker serves its pages, and uses only its path. join calls the functions configure
+// with the configuration. The error is that of agent.Join.
+func join(ctx context.Context, rank, world int, rendezvous, listen, bare string, pages *pageServer, configure []func(*agent.Config)) (*agent.Agent, error) {
 	c := agent.Config{
 		Name: fmt.Sprintf("worker%d", rank), Rank: rank, WorldSize: world,
 		Rendezvous: rendezvous, StoreOptions: store.Options{Join: rank > 0},
@@ -129,16 +130,19 @@ func join(ctx context.Context, rank, world int, rendezvous, listen, bare string,
 	if pages != nil {
 		pages.configure(&c)
 	}
+	for _, f := range configure {
+		f(&c)
+	}
 	return agent.Join(ctx, c)
 }
 
 // Start makes this process worker0 of a group of world workers, starts the other ones as processes
 // of the program at path, which must call RunWorker, and returns the agent of worker0 once all have
 // joined. The workers meet at the URL rendezvous. They listen at the URL listen if that is not
-// empty. Start fails after 30 seconds, or when ctx ends. The caller closes the agent, and must call
-// stop, also after an error. stop ends the processes, waits for them, and returns the last error of
-// ending them, or nil.
-func Start(ctx context.Context, path string, world int, rendezvous, listen string) (a *agent.Agent, stop func() error, err error) {
+// empty. Before worker0 joins, the functions configure are called with its configuration. Start fails
+// after 30 seconds, or when ctx ends. The caller closes the agent, and must call stop, also after an
+// error. stop ends the processes, waits for them, and returns the last error of ending them, or nil.
+func Start(ctx context.Context, path string, world int, rendezvous, listen string, configure ...func(*agent.Config)) (a *agent.Agent, stop func() error, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
 	var ends []func() error
@@ -171,7 +175,7 @@ func Start(ctx context.Context, path string, world int, rendezvous, listen strin
 	if err != nil {
 		return nil, stop, err
 	}
-	a, err = join(ctx, 0, world, rendezvous, listen, "", pages)
+	a, err = join(ctx, 0, world, rendezvous, listen, "", pages, configure)
 	ends = append(ends, pages.close)
 	return a, stop, err
 }

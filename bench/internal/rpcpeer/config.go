@@ -20,7 +20,7 @@ type Config struct {
 	Jobs []Job
 }
 
-// Job is one measurement. [Add], [Bytes], [Receive], [Send] and [Echo] return one.
+// Job is one measurement. [Add], [Bytes], [Receive], [Send], [Echo], [Remote] and [Share] return one.
 type Job struct {
 	What string // name of the job in its Result
 	N    int    // calls that count
@@ -47,6 +47,14 @@ func Send(size, n int) Job { return Job{fmt.Sprint("send@", size), n} }
 // to the last one.
 func Echo(size, n int) Job { return Job{fmt.Sprint("echo@", size), n} }
 
+// Remote returns a job of Torch that makes n references, one after the other, to the sum of two 2x2
+// tensors of float32 at the other process. Each is fetched and dropped.
+func Remote(n int) Job { return Job{"remote", n} }
+
+// Share returns a job of Torch that makes n references as Remote does. Each is passed in a call to a
+// third process, which fetches the sum, drops its reference and returns the sum, and is then dropped.
+func Share(n int) Job { return Job{"share", n} }
+
 // Result is the result of a job. Times are in microseconds.
 type Result struct {
 	What string `json:"what"`
@@ -60,7 +68,7 @@ type Result struct {
 	PerSecond      float64 `json:"per_s"`
 	BytesPerSecond float64 `json:"bytes_per_s"` // of the arguments; 0 for other jobs than Bytes
 
-	// CPU is the CPU time of both processes per call.
+	// CPU is the CPU time of all processes per call.
 	CPU float64 `json:"cpu_us"`
 }
 

@@ -4,7 +4,7 @@
 // measured.
 //
 // [GRPC] and [Torch] return a [Peer], or an error that matches [errors.ErrUnsupported] if the library is
-// missing. [Peer.Run] starts the peer's two processes, measures, and ends them. It may be called again.
+// missing. [Peer.Run] starts the peer's processes, measures, and ends them. It may be called again.
 package rpcpeer
 
 import (
@@ -21,11 +21,11 @@ import (
 	"time"
 )
 
-// exitTimeout bounds the time in which the second process of a peer, which has the other end of stderr,
-// must end after the first one.
+// exitTimeout bounds the time in which the other processes of a peer, which have the other end of
+// stderr, must end after the first one.
 const exitTimeout = 30 * time.Second
 
-// Peer is a program that measures calls between two processes of another library.
+// Peer is a program that measures calls between processes of another library.
 type Peer struct {
 	name    string
 	command []string

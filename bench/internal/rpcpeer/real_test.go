@@ -53,6 +53,21 @@ func TestGRPCStreams(t *testing.T) {
 
 func TestTorch(t *testing.T) { requireMeasures(t, torchPeer(t)) }
 
+// TestTorchReferences runs every kind of job with references over every kind of connection, with a
+// third process only for Share.
+func TestTorchReferences(t *testing.T) {
+	peer := torchPeer(t)
+	for _, over := range peer.overs {
+		for _, jobs := range [][]Job{{Remote(100)}, {Add(1, 10), Share(100), Remote(100)}} {
+			results, err := peer.Run(t.Context(), Config{Over: over, Jobs: jobs})
+			require.NoError(t, err)
+			require.Len(t, results, len(jobs))
+		}
+	}
+	_, err := peer.Run(t.Context(), Config{Over: TCP, Jobs: []Job{{"remote@3", 1}}})
+	require.ErrorContains(t, err, "remote@3")
+}
+
 // requireMeasures runs every kind of job with the peer, over every kind of connection, and fails
 // the test unless the results are complete and plausible. The peer itself checks the replies.
 func requireMeasures(t *testing.T, peer *Peer) {
