@@ -7,9 +7,10 @@ import (
 	"sync"
 )
 
-// Budget is a number of bytes. Goroutines acquire some, in the order of their requests, and wait
-// until they are free. A request for more than the whole is granted when nothing else is in use, so
-// that no request waits indefinitely. All methods may be called concurrently.
+// Budget is a number of bytes. A goroutine acquires some of them, blocks until they are free, and
+// releases them later. Requests are granted in their order. A request for more than the whole
+// budget is granted when nothing is in use, so that no request waits indefinitely. All methods may
+// be called concurrently.
 type Budget struct {
 	size int
 

@@ -96,10 +96,10 @@ func (s *direction) releaseActive(op *transferOp) (cause error) {
 	return op.cause
 }
 
-// waitReady blocks until the memory of op, a transfer of direction s, is valid on its stream. It
-// then lets op proceed: for a Recv it sends READY and opens the bulk stream, and a Send it queues
-// if the peer has sent READY. If the work on the memory's stream failed it completes op with the
-// error. If op was cancelled, or the Mover has ended, it does nothing. Each such wait has its own
+// waitReady blocks until the memory of op, a transfer of direction s, is valid on its stream. Then
+// op proceeds: for a Recv, waitReady sends READY and opens the bulk stream; it queues a Send if the
+// peer has sent READY. If the work on the memory's stream failed, it completes op with the error.
+// If op was cancelled, or the Mover has ended, it does nothing. Each such wait has its own
 // goroutine, because the work on one stream may depend on the outcome of any other transfer.
 func (m *Mover) waitReady(s *direction, op *transferOp) {
 	err := op.WaitReady()
@@ -132,7 +132,8 @@ func (m *Mover) waitReady(s *direction, op *transferOp) {
 
 // cancel takes op out of direction s and of the queue of sends, with cause as the error of the
 // transfer. It returns true if the caller must complete op with cause. It returns false if the
-// reader or the writer, which is using the memory of op, will. The caller holds mu.
+// reader or the writer is using the memory of op; that goroutine then completes op. The caller
+// holds mu.
 func (m *Mover) cancel(s *direction, op *transferOp, cause error) (free bool) {
 	if s == &m.out && op.memoryReady && op.peerReady {
 		m.runnable.Remove(func(other *transferOp) bool { return other == op })
@@ -195,7 +196,7 @@ type completion struct {
 	err error
 }
 
-// completeAsync has another goroutine call complete for op with err, and does not block. One
+// completeAsync makes another goroutine call complete for op with err, and does not block. One
 // goroutine makes all such calls, because a cancelled message may have thousands of transfers. The
 // caller holds mu.
 func (m *Mover) completeAsync(op *transferOp, err error) {

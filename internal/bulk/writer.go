@@ -31,8 +31,8 @@ type writer struct {
 	copyBuffer []byte      // encodes a copied chunk
 }
 
-// run writes the chunks of the transfers in turns until a write fails, and returns the error, or
-// until the Mover has ended, and returns the reason of that.
+// run writes the chunks of the transfers in turns until a write fails or the Mover has ended. It
+// returns the error of the write, or the reason for which the Mover has ended.
 func (w *writer) run() error {
 	write, chunks, chunkSize := w.copyTurn, 1, copiedChunkSize-native.ChunkHeaderSize-native.ChunkTrailerSize
 	if w.gatherer != nil {

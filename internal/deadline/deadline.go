@@ -81,9 +81,9 @@ func (d *Deadline) Done() <-chan struct{} {
 	return d.done
 }
 
-// setPassed records passed, whether the deadline has passed, for Passed. If that is a change, it
-// closes the channel that Done has returned, or makes Done return a new channel. The caller holds
-// mu.
+// setPassed sets the state that Passed reports. If the deadline passes by that, setPassed closes
+// the channel that Done has returned. If a passed deadline becomes one that has not passed, Done
+// returns a new channel from then on. The caller holds mu.
 func (d *Deadline) setPassed(passed bool) {
 	if d.passed.Swap(passed) == passed || d.done == nil {
 		return

@@ -23,8 +23,8 @@ func (e *textError) Unwrap() []error { return e.causes }
 // New returns an error with the given text that matches each of causes. It keeps causes.
 func New(text string, causes ...error) error { return &textError{text, causes} }
 
-// Join returns an error that matches each of errs, except those that are nil. Its text has theirs in
-// one line, separated by "; ", each different one once. Join returns nil if all of errs are nil, and
+// Join returns an error that matches each of errs, except those that are nil. Its text consists of
+// their texts, separated by "; ", without repetitions. Join returns nil if all of errs are nil, and
 // the error itself if only one is not.
 func Join(errs ...error) error {
 	errs = slices.DeleteFunc(slices.Clone(errs), func(err error) bool { return err == nil })

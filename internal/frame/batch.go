@@ -16,18 +16,18 @@ const (
 )
 
 // Batch encodes the frames of one call of WriteFrames and writes them with as few system calls as
-// it can; F is the type of a frame. It keeps its own memory between calls, so that writing small
-// frames allocates nothing, but none of the caller's. One goroutine at a time uses it.
+// it can; F is the type of a frame. It keeps memory of its own between calls, so that writing small
+// frames allocates nothing. It keeps no memory of the caller. One goroutine at a time uses it.
 type Batch[F ~[][]byte] struct {
 	buf     []byte   // a small batch in one piece, or the headers of a large one
 	parts   [][]byte // buffers to write, in order
 	pending net.Buffers
 }
 
-// Write writes each of frames, as a header and the body, to w. It copies up to 4 KiB in all into
-// memory of b and writes that once. It does not copy more than 4 KiB, and then uses writev if w is
-// a socket of package net. It writes nothing if frames is empty. It returns w's error, and keeps no
-// reference to the memory of frames.
+// Write writes each of frames, as a header and the body, to w. If headers and bodies have at most 4
+// KiB in all, it copies them into memory of b and calls Write of w once. Otherwise it copies no
+// bodies, and uses writev if w is a socket of package net. It writes nothing if frames is empty. It
+// returns w's error, and keeps no reference to the memory of frames.
 func (b *Batch[F]) Write(w io.Writer, frames []F) error {
 	total := int64(len(frames)) * HeaderSize
 	for _, f := range frames {

@@ -12,9 +12,9 @@ const Size = 2 << 20
 // it, one huge page in all, are at most an eighth.
 const aligned = 8 * Size
 
-// Make allocates a slice of n bytes, all zero, in the Go heap. If it has at least 4 MiB, two huge
-// pages, and so certainly contains one, the system is asked to use huge pages for it. From 16 MiB
-// on the slice begins at a huge page.
+// Make allocates a slice of n bytes, all zero, in the Go heap. If the slice has at least 4 MiB, the
+// size of two huge pages, it contains a whole huge page wherever it begins; Make then asks the
+// system to use huge pages for it. From 16 MiB on the slice begins at a huge page.
 func Make(n int) []byte {
 	p := make([]byte, n+slack(n))[:n]
 	if n >= aligned {

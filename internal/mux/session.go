@@ -92,7 +92,7 @@ func (s *session) Close() error {
 }
 
 // goAway ends the session with ErrClosed and waits until all written bytes are sent, for at most
-// drainTimeout. Yamux discards its queue when it is closed, so goAway first has yamux send a
+// drainTimeout. Yamux discards its queue when it is closed, so goAway first makes yamux send a
 // GoAway, the message that announces the end, after everything in the queue. A goroutine does this,
 // since it may have to wait for space in the queue. No goroutine of the session starts after
 // goAway.

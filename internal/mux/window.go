@@ -120,8 +120,8 @@ func (ws *windows) stopAll() {
 // consume records that n bytes of w were read, and releases the charge to the quota of the bodies
 // that end within them. Once the bytes read since the last grant are half of the window, it grants
 // the peer that many bytes again, and more if the window grows. It then calls ws.onCredit, which
-// has the credit sent, unless a goroutine is sending credit already. After stopGranting or stopAll
-// it grants nothing. The caller does not hold mu.
+// makes a goroutine send the credit, unless one is sending credit already. After stopGranting or
+// stopAll it grants nothing. The caller does not hold mu.
 func (ws *windows) consume(w *window, n uint32) {
 	ws.mu.Lock()
 	ws.discharge(w, n)

@@ -77,9 +77,11 @@ func (p *Payload) decode(entry []byte, compressedLengths, metadata *[]byte) {
 	}
 }
 
-// decode sets t from entry, the fixed fields of a tensor on the wire. It does not set Data and the
-// kinds of the devices. It removes t's metadata from the front of *metadata, which t.Metadata then
-// aliases, and, if t is compressed, its compressed length from the front of *compressedLengths.
+// decode sets t from entry, the fixed fields of a tensor on the wire, except Data and the kinds of
+// the devices. It removes t's metadata from the front of *metadata, and lets t.Metadata refer to
+// it. If t is compressed, it also removes the compressed length from the front of
+// *compressedLengths. The body must have been validated, so that entry, *metadata and
+// *compressedLengths are long enough.
 func (t *Tensor) decode(entry []byte, compressedLengths, metadata *[]byte) {
 	*t = Tensor{
 		Length:   binary.LittleEndian.Uint64(entry),

@@ -174,7 +174,7 @@ func (e *Engine) describe(s *sendOp, fault error) {
 // given id: it completes the Send without error. If there is no such Send, because it was aborted,
 // handleCopied returns nil. After an error, with which the Send stays, the caller must end the
 // channel. The error matches channel.ErrProtocol if the tensor has not been described, and is
-// otherwise that of the Source. It takes mu.
+// otherwise that of the Source. It locks mu.
 func (e *Engine) handleCopied(id uint64) error {
 	e.mu.Lock()
 	s := e.sends[id]

@@ -111,7 +111,7 @@ func (e *Engine) dropDescription(id uint64) {
 }
 
 // Stopped returns nil if Pull may continue, and otherwise why it must stop: the error of the
-// channel after its end, or the cause of an Abort of r. It takes the lock of the Engine.
+// channel after its end, or the cause of an Abort of r. It locks mu of the Engine.
 func (r *Recv) Stopped() error {
 	if err := r.engine.lifecycle.Err(); err != nil {
 		return err
@@ -195,7 +195,7 @@ func (e *Engine) ReplaceReader() {
 
 // handle decodes and handles text, a frame of the connection with the index conn. If the frame
 // describes a small tensor that the Scheduler wants to be pulled inline, handle pulls it before it
-// returns. After an error the caller must end the channel. It does not retain text. It takes mu.
+// returns. After an error the caller must end the channel. It does not retain text. It locks mu.
 func (e *Engine) handle(conn int, text []byte) error {
 	f, err := e.Protocol.Decode(conn, text)
 	if err != nil {
@@ -224,7 +224,7 @@ func (e *Engine) handle(conn int, text []byte) error {
 // ready waits for the tensor, it starts to pull it; otherwise it keeps the description in
 // e.unmatched. If inline is not nil, the caller must call Pull of the Protocol for it and then its
 // Finish. After an error the caller must end the channel: the channel has ended, the length is
-// wrong, the transfer was described twice, or too many pieces of memory are kept. It takes mu.
+// wrong, the transfer was described twice, or too many pieces of memory are kept. It locks mu.
 func (e *Engine) handleDescription(f Frame) (inline *Recv, err error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -252,7 +252,7 @@ func (e *Engine) handleDescription(f Frame) (inline *Recv, err error) {
 
 // pullInOrder pulls the tensors of the Recvs in e.pulls one after the other, and calls Finish for
 // each, until the channel ends. It runs on a goroutine of its own, for Protocols that are not a
-// Scheduler. It takes mu, and releases it while it pulls.
+// Scheduler. It locks mu, and releases it while it pulls.
 func (e *Engine) pullInOrder() {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -106,8 +106,8 @@ func (a *Account) OnEvict(evict func()) bool {
 // the pool does not have n bytes beyond those for which other charges wait, Charge evicts accounts
 // as needed, those that hold most first, possibly a itself. It then blocks until the bytes are
 // free. If a is evicted before or while Charge blocks, Charge charges nothing and returns false. If
-// a is nil, or is closed before or meanwhile without having been evicted, it charges nothing and
-// returns true.
+// a is nil, or is closed before or during the call without having been evicted, Charge charges
+// nothing and returns true.
 func (a *Account) Charge(n int) bool {
 	if a == nil || a.state.Load() == closed {
 		return true

@@ -175,8 +175,8 @@ func unmap(memory []byte) error {
 }
 
 // withFD runs f with the descriptor of file, which stays open for the call. Unlike File.Fd it does
-// not change the file's mode. The error is an *Error that matches os.ErrClosed if file is closed; f
-// is not run then.
+// not put the file into blocking mode. The error is an *Error that matches os.ErrClosed if file is
+// closed; f is not run then.
 func withFD(file *os.File, f func(fd int)) error {
 	raw, err := file.SyscallConn()
 	if err == nil && raw.Control(func(fd uintptr) { f(int(fd)) }) != nil {

@@ -25,8 +25,8 @@ func NewMemoryPoller(spin time.Duration) *MemoryPoller {
 
 // Poll calls ready until ready returns true, the time to poll ends, or input arrives for another
 // connection of the process. It reports whether ready returned true. If Poll returns false the
-// caller should block. It may have returned false at once, without a call of ready, because the
-// goroutine may not poll now.
+// caller should block. It returns false at once, without a call of ready, if the goroutine may not
+// poll now.
 func (m *MemoryPoller) Poll(ready func() bool) bool { return m.spinner.poll(ready) }
 
 // PollDue calls ready until ready returns true or the time to poll ends, and reports whether ready

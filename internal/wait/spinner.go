@@ -21,9 +21,9 @@ func (s *spinner) poll(ready func() bool) bool {
 	return s.bound > 0 && s.registration.exclusive() && s.backoff.allow() && s.spin(ready, false)
 }
 
-// pollDue is poll for a reader that expects input soon: arrivals for other readers do not keep it
-// from spinning. Only one goroutine of the process spins in pollDue at a time; in others pollDue
-// returns false without calling ready.
+// pollDue does what poll does, for a reader that expects input soon: it spins even while input
+// arrives for other readers. Only one goroutine of the process spins in pollDue at a time; in
+// others pollDue returns false without calling ready.
 func (s *spinner) pollDue(ready func() bool) bool {
 	if s.bound <= 0 || !s.registration.arbiter.due.CompareAndSwap(false, true) {
 		return false
