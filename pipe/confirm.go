@@ -47,7 +47,7 @@ func (c *confirmer) init(signal func(), account *quota.Account) {
 // handleRequest handles the peer's request to confirm the peer's message with this number. If the
 // application has read that message and all earlier ones, handleRequest wakes the writer, which
 // sends the confirmation. Otherwise it stores the request until they are read. If the peer has
-// maxReadRequests stored requests already, it returns an error that matches ErrProtocol. It takes
+// maxReadRequests stored requests already, it returns an error that matches ErrProtocol. It locks
 // c.mu.
 func (c *confirmer) handleRequest(number uint64) error {
 	c.mu.Lock()
