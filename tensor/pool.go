@@ -112,7 +112,7 @@ func (p *Pool) Alloc(size int) (*Storage, error) {
 // acquire returns idle memory of exactly size bytes, or maps new memory if there is none, and
 // counts it as in use. size must be a size class. If enough memory has come into use since the last
 // garbage collection, acquire starts one. The error is a *LimitError if the limit is exceeded, or a
-// *SizeError if the system has no memory. acquire takes p.mu.
+// *SizeError if the system has no memory. acquire locks p.mu.
 func (p *Pool) acquire(size int) (*mapping, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -151,7 +151,7 @@ func (p *Pool) mapFresh(size int) (*mapping, error) {
 
 // put returns m, the memory of a storage that was released or has become unreachable, to the pool
 // as idle memory. If more than IdleLimit bytes are idle then, the memory that is idle longest is
-// discarded. put starts the timer that trims idle memory, and wakes callers of AllocWait. It takes
+// discarded. put starts the timer that trims idle memory, and wakes callers of AllocWait. It locks
 // p.mu.
 func (p *Pool) put(m *mapping) {
 	invariants.Scribble(m.data)
@@ -225,7 +225,7 @@ func (p *Pool) Trim() {
 }
 
 // trimOld returns memory to the system that has been idle for at least IdleTime. If other memory is
-// still idle it starts the timer again for that. The timer calls trimOld, which takes p.mu.
+// still idle it starts the timer again for that. The timer calls trimOld, which locks p.mu.
 func (p *Pool) trimOld() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -266,7 +266,7 @@ func (p *Pool) AllocWait(ctx context.Context, size int) (*Storage, error) {
 }
 
 // memoryReturned returns a Go channel that is closed the next time that memory returns to the pool.
-// It takes p.mu.
+// It locks p.mu.
 func (p *Pool) memoryReturned() <-chan struct{} {
 	p.mu.Lock()
 	defer p.mu.Unlock()

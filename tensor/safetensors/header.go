@@ -72,9 +72,9 @@ func readHeader(r io.Reader, o Options) (*header, int, error) {
 	return h, len(prefix) + len(text), err
 }
 
-// truncated returns a *FormatError if err matches io.EOF or io.ErrUnexpectedEOF. The text of the
-// *FormatError calls the part of the file that ends early by the name in what. truncated returns any
-// other err unchanged, also nil.
+// truncated returns a *FormatError if err matches io.EOF or io.ErrUnexpectedEOF: the file ends
+// early. what is the part of the file within which it ends, for the text of the error. truncated
+// returns any other err unchanged, also nil.
 func truncated(what string, err error) error {
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 		return &FormatError{Reason: "the file ends within " + what, Err: io.ErrUnexpectedEOF}
