@@ -143,11 +143,11 @@ func (c *client) oneWay(n int) (took, cpu time.Duration, err error) {
 	return took, cpu, err
 }
 
-// sendBatch sends a batch of n messages, at most len(c.sent), and has the server compare their bytes
-// with those sent. It returns the time from the first write until the server has read all messages,
-// and the CPU time of both processes in that time; neither includes the comparison. The error
-// matches ErrCorrupt if bytes differ, or ErrProtocol for an unexpected message, or is that of the
-// pipe.
+// sendBatch sends a batch of n messages, at most len(c.sent), and then asks the server to compare
+// their bytes with those sent. It returns the time from the first write until the server has read
+// all messages, and the CPU time of both processes in that time; neither includes the comparison.
+// The error matches ErrCorrupt if bytes differ, or ErrProtocol for an unexpected message, or is
+// that of the pipe.
 func (c *client) sendBatch(n int) (took, cpu time.Duration, err error) {
 	if err := c.begin(kindSink, n); err != nil {
 		return 0, 0, err
@@ -167,8 +167,8 @@ func (c *client) sendBatch(n int) (took, cpu time.Duration, err error) {
 	return took, cpu, err
 }
 
-// verifyBatch has the server compare the bytes that it has received with those sent, and waits for
-// the result. The error matches ErrCorrupt if they differ, or ErrProtocol for an unexpected
+// verifyBatch asks the server to compare the bytes that it has received with those sent, and waits
+// for the result. The error matches ErrCorrupt if they differ, or ErrProtocol for an unexpected
 // message, or is that of the pipe.
 func (c *client) verifyBatch() error {
 	if err := sendControl(c.pipe, ctlCheck); err != nil {

@@ -141,12 +141,12 @@ type BusyPair struct {
 	TripsPerSecond float64 // includes the time of the slowest trips
 }
 
-// Busy starts pairs of a server and a client process, as many as the argument pairs, has all
+// Busy starts pairs of a server and a client process, as many as the argument pairs, lets all
 // clients make round trips concurrently for the duration d, and returns one result for each pair.
 // It shows whether a process that spins slows down the others. All processes have ended when it
-// returns. The error matches ErrSpec or ErrProtocol, is a *ProcessError, as when ctx ends during the
-// round trips, the cause of ctx, or that of starting a process or of package pipe. Errors of several
-// clients are joined. With an error the results have no meaning.
+// returns. The error matches ErrSpec or ErrProtocol, is a *ProcessError, as when ctx ends during
+// the round trips, the cause of ctx, or that of starting a process or of package pipe. Errors of
+// several clients are joined. With an error the results have no meaning.
 func (g Go) Busy(ctx context.Context, s Spec, pairs int, d time.Duration) ([]BusyPair, error) {
 	clients := make([]*process, pairs)
 	for i := range pairs {

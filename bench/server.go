@@ -120,8 +120,8 @@ func (s *server) readMessageInto(i int) error {
 	return readMessage(in, s.allocations[i])
 }
 
-// readMessage reads the message in into the memory of allocation. After success it releases in, which
-// must not be used any more. The error is that of the pipe.
+// readMessage reads in, a message that has arrived, into the memory of allocation. After success it
+// releases in, which must not be used any more. The error is that of the pipe.
 func readMessage(in *pipe.Incoming, allocation pipe.Allocation) error {
 	err := in.Read(context.Background(), allocation)
 	if err == nil {

@@ -139,7 +139,7 @@ func (g *connGroup) add(c net.Conn) {
 	}
 }
 
-// close closes all connections of the group, and has add close those that come later. It may be
+// close closes all connections of the group, and makes add close those that come later. It may be
 // called again.
 func (g *connGroup) close() {
 	g.mu.Lock()

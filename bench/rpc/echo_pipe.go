@@ -76,8 +76,8 @@ func (e *echoPipe) answer(p *pipe.Pipe) {
 	}
 }
 
-// readMessage reads the message in into memory of e.pool, and then returns the memory to the pool:
-// the bytes are dropped. The error is that of the pool or of the pipe.
+// readMessage reads in, a message that has arrived, into memory of e.pool, and then returns the
+// memory to the pool: the bytes are dropped. The error is that of the pool or of the pipe.
 func (e *echoPipe) readMessage(ctx context.Context, in *pipe.Incoming) error {
 	var storages []*tensor.Storage
 	var memory pipe.Allocation

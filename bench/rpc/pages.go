@@ -199,9 +199,9 @@ func (s *pageServer) answer(c net.Conn) error {
 	}
 }
 
-// fetchPlain requests over c the pages whose numbers the slice from lists, and reads them, in that
-// order, into the pages of pool whose numbers the slice to lists. Both slices must have fetchPages
-// numbers. The error is that of c.
+// fetchPlain requests pages from the other end of c, and reads them into pages of pool. from lists
+// the numbers of the pages to request, and to lists, in the same order, the numbers of the pages
+// into which they are read. Both must have fetchPages numbers. The error is that of c.
 func fetchPlain(c net.Conn, pool []byte, from, to []int) error {
 	request := make([]byte, 0, 4*fetchPages)
 	for _, n := range from {

@@ -69,9 +69,9 @@ func (s *pageServer) answerPipe(ctx context.Context, p *pipe.Pipe) error {
 	}
 }
 
-// fetchPipe requests over p, a pipe to a pageServer, one message in the form f with the pages whose
-// numbers the slice from lists, and reads them, in that order, into the pages of pool whose numbers
-// the slice to lists. The error is that of p.
+// fetchPipe requests pages over p, a pipe to a pageServer, in one message of the form f, and reads
+// them into pages of pool. from lists the numbers of the pages to request, and to lists, in the
+// same order, the numbers of the pages into which they are read. The error is that of p.
 func fetchPipe(ctx context.Context, p *pipe.Pipe, f pageForm, pool []byte, from, to []int) error {
 	request := []byte{byte(f)}
 	for _, n := range from {

@@ -66,7 +66,7 @@ func (m *echoMemory) release(p *pipe.Pipe, n int) {
 }
 
 // add adds n, which may be negative, to the number of bytes that p holds. It does not change the
-// number of bytes that are available. It takes m.mu.
+// number of bytes that are available. It locks m.mu.
 func (m *echoMemory) add(p *pipe.Pipe, n int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -46,7 +46,7 @@ func (s *screen) print(text string) {
 func (s *screen) warn(text string) { s.printAbove(s.err, text+"\n") }
 
 // printAbove erases the progress bar and prints text to w in its place. A later call of advance
-// draws the bar again, below text. printAbove ignores errors of writing, and takes s.mu.
+// draws the bar again, below text. printAbove ignores errors of writing, and locks s.mu.
 func (s *screen) printAbove(w io.Writer, text string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

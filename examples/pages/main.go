@@ -58,8 +58,9 @@ func main() {
 	}
 }
 
-// path returns a Config of workers that are connected by shared memory, TCP, or TLS with cert and key,
-// names of files. The error is that of a file, or names the paths if over is none of them.
+// path returns a Config for workers that use one kind of connection: over is shm, tcp or tls. cert
+// and key are the names of the files with the certificate and the key for tls. The error is that of
+// a file, or lists the valid values of over.
 func path(over, cert, key string) (agent.Config, error) {
 	var options []uv.Option
 	switch over {

@@ -23,7 +23,8 @@ const (
 	ToClient Direction = "S>C"
 )
 
-// Capture is one recording.
+// Capture is a recording of the bytes that two processes have exchanged on all connections between
+// them.
 type Capture struct {
 	// Listeners are the addresses of the server's listeners. The pipe was opened at the first; the
 	// others belong to channels.

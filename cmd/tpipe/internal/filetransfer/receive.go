@@ -245,10 +245,10 @@ func (r *receiver) foundOf(file int) *found {
 	return r.found[file]
 }
 
-// stop handles the sender's last message o, with which it has stopped: it writes and completes what
-// has arrived, and reports the part files to the sender and to the watcher. The error is a
-// *StopError, that of the pipe, or matches ErrProtocol if the sender has stopped before. It is nil if
-// all files are complete.
+// stop handles o, the last message of a sender that has stopped: it writes and completes what has
+// arrived, and reports the part files to the sender and to the watcher. The error is a *StopError,
+// that of the pipe, or matches ErrProtocol if the sender has stopped before. It is nil if all files
+// are complete.
 func (r *receiver) stop(o *stop) error {
 	if r.stopped {
 		return protocolErrorf("it has stopped twice")

@@ -38,10 +38,10 @@ func (r *receiver) currentReceived() bool {
 	return r.current == nil || r.current.received == r.current.Bytes
 }
 
-// receiveHead handles the message in, which starts the file that o names. It reads and checks the
+// receiveHead handles in, the message that starts the file that o names. It reads and checks the
 // file's header, and creates or opens the part file. If no chunk follows, it passes the file to
-// flushFiles. The error matches ErrProtocol if the message cannot be the start of the
-// next file of the offer, and otherwise wraps that of r.begin.
+// flushFiles. The error matches ErrProtocol if the message cannot be the start of the next file of
+// the offer, and otherwise wraps that of r.begin.
 func (r *receiver) receiveHead(in *pipe.Incoming, o *fileHead) error {
 	if err := expectParts(in.Descriptor(), 1, 0); err != nil {
 		return err
@@ -65,10 +65,10 @@ func (r *receiver) receiveHead(in *pipe.Incoming, o *fileHead) error {
 	return nil
 }
 
-// begin reads the header of a file, all bytes before its tensors, from the message in and checks
-// it. It returns a new part file, or the one to resume, and reports the bytes that the file has to
-// the watcher. The error matches ErrChecksum or ErrProtocol, or is one of package safetensors, that
-// of newPartFile or resumePart, or that of the pipe.
+// begin reads the header of a file, that is all bytes before its tensors, from the payload of in,
+// and checks it. It returns a new part file, or the one to resume, and reports the bytes that the
+// file has to the watcher. The error matches ErrChecksum or ErrProtocol, or is one of package
+// safetensors, that of newPartFile or resumePart, or that of the pipe.
 func (r *receiver) begin(in *pipe.Incoming, o *fileHead) (*partFile, error) {
 	f := r.files[o.File]
 	head := make([]byte, in.Descriptor().Payloads[0].Length) // bounded by the limits of the pipe
@@ -115,7 +115,7 @@ type chunk struct {
 	err  error
 }
 
-// receiveChunk handles the message in, which has the chunk that o names. It waits for a buffer. A
+// receiveChunk handles in, the message with the chunk that o names. It waits for a buffer. A
 // goroutine then reads the chunk, and writeChunks writes it to the part file. The error matches
 // ErrProtocol if the message is not that of the next chunk of the current file. Otherwise it is the
 // cause of r.ctx.

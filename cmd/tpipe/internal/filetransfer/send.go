@@ -147,8 +147,9 @@ func pipeEnded(err error) bool {
 }
 
 // sendOffer sends the offer and blocks until the receiver has answered, at most answerTime. It
-// returns nil if the receiver has accepted. The error is a *FaultError, matches ErrVersion, or
-// ErrProtocol, also if no answer arrives in time, or is that of the pipe or of an offer that is too
+// returns nil if the receiver has accepted. The error is a *FaultError if the receiver has reported
+// one. It matches ErrVersion if the receiver has another version, and ErrProtocol if its answer is
+// wrong or does not arrive in time. Any other error is that of the pipe or of an offer that is too
 // large.
 func (s *sender) sendOffer() error {
 	o := &offer{Version: version, Resume: s.options.Resume}
@@ -209,8 +210,8 @@ func (s *sender) readAnswers() error {
 	return nil
 }
 
-// confirm handles the receiver's confirmation a of one file: it compares the checksums of both ends
-// and reports the file to the watcher. The error matches ErrChecksum if they differ, and
+// confirm handles a, the receiver's confirmation of one file: it compares the checksums of both
+// ends and reports the file to the watcher. The error matches ErrChecksum if they differ, and
 // ErrProtocol if the file does not exist, was not sent completely, or was confirmed before.
 func (s *sender) confirm(a *filePlaced) error {
 	if a.File < 0 || a.File >= len(s.sums) {
@@ -246,8 +247,8 @@ func (s *sender) queueFound(f *fileFound) error {
 	return nil
 }
 
-// stopped handles the receiver's last message a after this end was interrupted: it reports the part
-// files to the watcher. The error is never nil: the cause of s.streaming, or one that matches
+// stopped handles a, the receiver's last message after this end was interrupted: it reports the
+// part files to the watcher. The error is never nil: the cause of s.streaming, or one that matches
 // ErrProtocol if a is invalid or this end has not asked the receiver to stop.
 func (s *sender) stopped(a *stopped) error {
 	if s.streaming.Err() == nil {
