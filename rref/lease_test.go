@@ -116,7 +116,7 @@ func TestBusyLease(t *testing.T) {
 func TestFenced(t *testing.T) {
 	inTime(t, 2, func(t *testing.T, g *group, tr *traffic) {
 		f := rref.Remote(t.Context(), g.agents[0], "worker1", double, 21)
-		_, err := f.ToHere(t.Context())
+		_, err := f.Created().Wait(t.Context())
 		require.NoError(t, err)
 		tr.dropIf(betweenTwo("worker0", "worker1"))
 		sleep(lease - time.Second)
@@ -165,7 +165,7 @@ func TestLostMessagesFenceNobody(t *testing.T) {
 func TestFencedParent(t *testing.T) {
 	inTime(t, 3, func(t *testing.T, g *group, tr *traffic) {
 		f := rref.Remote(t.Context(), g.agents[0], "worker1", double, 21)
-		_, err := f.ToHere(t.Context())
+		_, err := f.Created().Wait(t.Context())
 		require.NoError(t, err)
 		tr.dropIf(betweenTwo("worker0", "worker1"))
 		sleep(2 * lease)
@@ -183,7 +183,9 @@ func TestFencedParent(t *testing.T) {
 func TestSharedBeforeFence(t *testing.T) {
 	inTime(t, 3, func(t *testing.T, g *group, tr *traffic) {
 		f := rref.Remote(t.Context(), g.agents[0], "worker1", double, 21)
-		_, err := hold.Call(t.Context(), g.agents[0], "worker2", holdArgs{map[string][]*rref.Ref[int]{"a": {f}}})
+		_, err := f.Created().Wait(t.Context())
+		require.NoError(t, err)
+		_, err = hold.Call(t.Context(), g.agents[0], "worker2", holdArgs{map[string][]*rref.Ref[int]{"a": {f}}})
 		require.NoError(t, err)
 		tr.dropIf(betweenTwo("worker0", "worker1"))
 		sleep(5 * lease)
@@ -207,7 +209,7 @@ func TestLostReply(t *testing.T) {
 			t.Run(fmt.Sprint(kind, " to a value of ", owner), func(t *testing.T) {
 				inTime(t, 3, func(t *testing.T, g *group, tr *traffic) {
 					f := rref.Remote(t.Context(), g.agents[0], agent.To(owner), double, 21)
-					_, err := f.ToHere(t.Context())
+					_, err := f.Created().Wait(t.Context())
 					require.NoError(t, err)
 					tr.dropIf(func(_ string, m *agent.Message) bool { return m.Kind == kind && m.Name == pass.Name() })
 					_, err = pass.Call(t.Context(), g.agents[0], "worker1", f, agent.WithTimeout(time.Second))
@@ -221,37 +223,28 @@ func TestLostReply(t *testing.T) {
 	}
 }
 
-// TestDeadMember checks that references to the values of a member that has died, and those of it, are
-// dropped when it is removed from a dynamic group, and that the errors name it.
-func TestDeadMember(t *testing.T) {
+// TestClosedMember checks that references to the values of a member that was closed without Shutdown,
+// and those of it, are dropped at once in a dynamic group, and that the errors name it.
+func TestClosedMember(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g := start(t, 3, func(rank int, c *agent.Config, o *rref.Options) { c.Rank, c.WorldSize, o.Lease = -1, 0, lease })
-		var ranks []int // by index: ranks are given in any order
-		for _, a := range g.agents {
-			ranks = append(ranks, a.Self().Rank)
+		g := start(t, 2, func(_ int, c *agent.Config, o *rref.Options) { c.Rank, c.WorldSize, o.Lease = -1, 0, lease })
+		f := rref.Remote(t.Context(), g.agents[0], "worker1", double, 21)
+		theirs := rref.Remote(t.Context(), g.agents[1], "worker0", double, 1)
+		for _, r := range []*rref.Ref[int]{f, theirs} {
+			_, err := r.Created().Wait(t.Context())
+			require.NoError(t, err)
 		}
-		require.ElementsMatch(t, []int{0, 1, 2}, ranks)
-		to := func(i int) agent.To { return g.agents[i].Self().To() }
-		f := rref.Remote(t.Context(), g.agents[0], to(1), double, 21)
-		_, err := f.ToHere(t.Context())
-		require.NoError(t, err)
-		theirs := rref.Remote(t.Context(), g.agents[1], to(0), double, 1)
-		_, err = theirs.ToHere(t.Context())
-		require.NoError(t, err)
 		require.EqualValues(t, 1, g.refs[0].Metrics()["owner_rrefs"])
 		require.NoError(t, g.agents[1].Close())
-		require.NoError(t, g.agents[2].Remove(t.Context(), to(1)))
 		synctest.Wait()
-		_, err = f.ToHere(t.Context())
+		_, err := f.ToHere(t.Context())
 		var gone *rref.OwnerError
 		require.ErrorAs(t, err, &gone)
 		require.Equal(t, "worker1", gone.Owner)
 		require.ErrorIs(t, err, rref.ErrOwnerGone)
 		require.NoError(t, f.Release(t.Context()))
-		for _, i := range []int{0, 2} {
-			require.Equal(t, empty, g.refs[i].Metrics())
-			require.NoError(t, g.agents[i].Shutdown(t.Context()))
-		}
+		require.Equal(t, empty, g.refs[0].Metrics())
+		require.NoError(t, g.agents[0].Shutdown(t.Context()))
 	})
 }
 
@@ -260,10 +253,10 @@ func TestDeadMember(t *testing.T) {
 func TestLeavingOwner(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := start(t, 2, func(rank int, c *agent.Config, o *rref.Options) { c.Rank, c.WorldSize, o.Lease = -1, 0, lease })
-		f := rref.Remote(t.Context(), g.agents[0], g.agents[1].Self().To(), double, 21)
-		back := rref.Remote(t.Context(), g.agents[1], g.agents[0].Self().To(), double, 21)
+		f := rref.Remote(t.Context(), g.agents[0], "worker1", double, 21)
+		back := rref.Remote(t.Context(), g.agents[1], "worker0", double, 21)
 		for _, r := range []*rref.Ref[int]{f, back} {
-			_, err := r.ToHere(t.Context())
+			_, err := r.Created().Wait(t.Context())
 			require.NoError(t, err)
 		}
 		require.NoError(t, g.agents[1].Shutdown(t.Context()))
