@@ -137,6 +137,7 @@ func (c *core) settle(err error) {
 	r := c.refs
 	r.mu.Lock()
 	created := c.created
+	var dropped *value
 	if c.state == pending {
 		c.state = confirmed
 		if err != nil {
@@ -144,10 +145,13 @@ func (c *core) settle(err error) {
 		} else {
 			c.created = nil
 		}
-		c.releaseUnused() // drops no value: c is not on its owner, or has a use
+		dropped = c.releaseUnused()
 	}
 	r.notify()
 	r.mu.Unlock()
+	if dropped != nil {
+		dropped.drop()
+	}
 	switch {
 	case created == nil:
 	case err != nil:
