@@ -103,6 +103,8 @@ func ownWords(err error) (string, bool) {
 		return fmt.Sprintf("%v: %s could not find destination name %s", agent.ErrNoWorker, WorkerInfo(e.Self), e.Name), true
 	case *agent.ConfigError:
 		return configText(e)
+	case referenceError:
+		return referenceText(e)
 	case *faulty.InjectedError:
 		if e.Err == nil {
 			return fmt.Sprintf("RPCErr:2:Send attempt failed intentionally for %s to %s", e.Message, e.Worker), true
