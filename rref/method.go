@@ -52,6 +52,27 @@ func (m Method[M, A, R]) Serve(fn func(M, context.Context, A) (R, error)) Served
 	return s
 }
 
+// ServeAsync returns an entry for Options.Methods as Serve does. The result or the error of a call is
+// that of the future which fn returns. The call takes no handler slot while it waits for the future,
+// which is cancelled when the caller cancels the call. If fn returns nil, the call fails with an error
+// that matches agent.ErrResult.
+func (m Method[M, A, R]) ServeAsync(fn func(M, context.Context, A) *agent.Future[R]) ServedMethod {
+	if fn == nil {
+		return m.Serve(nil)
+	}
+	return m.Serve(func(v M, ctx context.Context, args A) (result R, err error) {
+		f := fn(v, ctx, args)
+		if f == nil {
+			return result, fmt.Errorf("%w: the asynchronous method returned no future", agent.ErrResult)
+		}
+		result, err = f.Wait(ctx)
+		if cause := context.Cause(ctx); cause != nil {
+			f.Cancel(cause)
+		}
+		return result, err
+	})
+}
+
 type boundMethod[M, A, R any] struct {
 	fn   func(M, context.Context, A) (R, error)
 	args A
@@ -90,7 +111,7 @@ func (m Methods) check() error {
 // values of that type.
 func (m Method[M, A, R]) Call(ctx context.Context, f *Ref[M], args A, opts ...agent.CallOption) (R, error) {
 	var zero R
-	c, err := f.get().use()
+	c, err := f.get().useFor("call")
 	if err != nil {
 		return zero, err
 	}
@@ -109,7 +130,7 @@ func (m Method[M, A, R]) Call(ctx context.Context, f *Ref[M], args A, opts ...ag
 
 // Go calls the method as Call does, but returns a future of the result instead of waiting for it.
 func (m Method[M, A, R]) Go(ctx context.Context, f *Ref[M], args A, opts ...agent.CallOption) *agent.Future[R] {
-	c, err := f.get().use()
+	c, err := f.get().useFor("call")
 	if err == nil {
 		if err = c.checkUsable(); err != nil {
 			c.unuse()
@@ -132,7 +153,7 @@ func (m Method[M, A, R]) Go(ctx context.Context, f *Ref[M], args A, opts ...agen
 // Remote calls the method as Call does; the owner keeps the result, and Remote returns a reference to
 // it at once. Errors are as those of package function Remote.
 func (m Method[M, A, R]) Remote(ctx context.Context, f *Ref[M], args A, opts ...agent.CallOption) *Ref[R] {
-	c, err := f.get().use()
+	c, err := f.get().useFor("call")
 	if err == nil {
 		if err = c.checkUsable(); err != nil {
 			c.unuse()

@@ -7,9 +7,11 @@ import (
 	"reflect"
 	"runtime"
 	"sync/atomic"
+	"time"
 
 	"github.com/tensorpipe-go/tensorpipe/agent"
 	"github.com/tensorpipe-go/tensorpipe/agent/codec"
+	"github.com/tensorpipe-go/tensorpipe/agent/future"
 )
 
 // Ref is a reference to a value of type T that one worker, the owner, keeps, as long as any worker
@@ -33,6 +35,7 @@ type handle struct {
 	core     *core
 	released atomic.Bool
 	cleanup  runtime.Cleanup
+	typ      atomic.Pointer[agent.Future[string]] // of TypeAsync, once it has succeeded
 }
 
 // get returns the handle of f, or nil if f is nil, so that a nil reference gives an error.
@@ -64,15 +67,20 @@ func (h *handle) set(c *core, cleanup runtime.Cleanup) {
 }
 
 // Own returns a reference to v, a value of this worker. The value stays the application's: other
-// workers get copies of what it is when they fetch it, and methods of it are called on it. It panics
-// if a has no references, see New.
+// workers get copies of its state when they fetch it, and methods of it are called on it. The
+// methods of the result fail with an error that matches ErrNoAgent if a has no references, see New,
+// and ErrClosed if a is closed.
 func Own[T any](a *agent.Agent, v T) *Ref[T] {
 	r, err := Of(a)
 	if err != nil {
-		panic(err)
+		return &Ref[T]{}
 	}
 	label := r.newLabel()
 	r.mu.Lock()
+	if r.closed {
+		r.mu.Unlock()
+		return newRef[T](r.failedCore(label, ErrClosed))
+	}
 	value := r.newValue(label)
 	r.mu.Unlock()
 	r.complete(value, &v, nil, nil)
@@ -97,32 +105,53 @@ func (h *handle) release() error {
 	return nil
 }
 
-// use adds a use of the reference, which the caller ends with core.unuse. The error matches
-// ErrReleased or ErrNoAgent.
-func (h *handle) use() (*core, error) {
+// use adds a use of the reference by a message that shares it. See useFor.
+func (h *handle) use() (*core, error) { return h.useFor("share") }
+
+// useFor adds a use of the reference, which the caller ends with core.unuse. The error matches
+// ErrReleased or ErrNoAgent, and names op.
+func (h *handle) useFor(op string) (*core, error) {
 	if h == nil || h.core == nil {
-		return nil, fmt.Errorf("%w: the reference is nil", ErrNoAgent)
+		return nil, errNil
 	}
 	if h.released.Load() {
-		return nil, fmt.Errorf("%w: %v", ErrReleased, h)
+		return nil, h.useError(op, ErrReleased)
 	}
 	if err := h.core.use(); err != nil {
-		return nil, fmt.Errorf("%w: %v", err, h)
+		return nil, h.useError(op, err)
 	}
 	return h.core, nil
 }
 
-// Owner returns the worker that has the value.
-func (h *handle) Owner() agent.WorkerInfo { return h.core.owner.info() }
+var errNil = fmt.Errorf("%w: the reference is nil, or was made without an agent", ErrNoAgent)
+
+// failedCore returns a reference on the owner, this worker, that has failed with err, with one use.
+func (r *Refs) failedCore(label Label, err error) *core {
+	return &core{
+		refs: r, owner: r.here, label: label, forkLabel: label, since: time.Now(), uses: 1, state: failed, err: err,
+		created: future.Failed[agent.None](err),
+	}
+}
+
+// Owner returns the worker that has the value, or a zero WorkerInfo if the reference has no agent.
+func (h *handle) Owner() (owner agent.WorkerInfo) {
+	if h.core != nil {
+		owner = h.core.owner.info()
+	}
+	return owner
+}
 
 // OwnerName returns the name of the worker that has the value.
-func (h *handle) OwnerName() string { return h.core.owner.Name }
+func (h *handle) OwnerName() string { return h.Owner().Name }
 
 // IsOwner reports whether this worker has the value.
-func (h *handle) IsOwner() bool { return h.core.isOwned() }
+func (h *handle) IsOwner() bool { return h.core != nil && h.core.isOwned() }
 
 // IsConfirmed reports whether the owner knows of this reference, and keeps the value for it.
 func (h *handle) IsConfirmed() bool {
+	if h.core == nil {
+		return false
+	}
 	h.core.refs.mu.Lock()
 	defer h.core.refs.mu.Unlock()
 	return h.core.state == confirmed
@@ -132,13 +161,28 @@ func (h *handle) IsConfirmed() bool {
 // Remote, when the value exists or its creation has failed. It fails with a *CreationError if it is
 // not known whether the creation has reached the owner. An error of the function that makes the value
 // is that of ToHere, and not of this future.
-func (h *handle) Created() *agent.Future[agent.None] { return h.core.creation() }
+func (h *handle) Created() *agent.Future[agent.None] {
+	if h.core == nil {
+		return future.Failed[agent.None](errNil)
+	}
+	return h.core.creation()
+}
 
 // Label returns the label of the value. References of all workers to one value have equal labels.
-func (h *handle) Label() Label { return h.core.label }
+func (h *handle) Label() (l Label) {
+	if h.core != nil {
+		l = h.core.label
+	}
+	return l
+}
 
 // ForkLabel returns the label of this worker's reference. On the owner it is that of the value.
-func (h *handle) ForkLabel() Label { return h.core.forkLabel }
+func (h *handle) ForkLabel() (l Label) {
+	if h.core != nil {
+		l = h.core.forkLabel
+	}
+	return l
+}
 
 // String returns the reference as text, such as "rref 0.3 to value 0.2 on worker1".
 func (f *Ref[T]) String() string { return f.get().String() }
@@ -170,7 +214,7 @@ func (h *handle) GobDecode([]byte) error { return fmt.Errorf("%w, not as gob", E
 
 // Equal reports whether both references are to the same value.
 func (f *Ref[T]) Equal(other *Ref[T]) bool {
-	return f == other || f != nil && other != nil && f.core.owner.Incarnation == other.core.owner.Incarnation && f.core.label == other.core.label
+	return f == other || f != nil && other != nil && f.core != nil && other.core != nil && f.core.owner.Incarnation == other.core.owner.Incarnation && f.core.label == other.core.label
 }
 
 // Local returns the value, on its owner, and waits until it exists. The value is not copied. The
@@ -178,13 +222,13 @@ func (f *Ref[T]) Equal(other *Ref[T]) bool {
 // have made the value.
 func (f *Ref[T]) Local() (T, error) {
 	var zero T
-	c, err := f.get().use()
+	c, err := f.get().useFor("local")
 	if err != nil {
 		return zero, err
 	}
 	defer c.unuse()
 	if !f.IsOwner() {
-		return zero, fmt.Errorf("%w: %v", ErrNotOwner, f)
+		return zero, f.useError("local", ErrNotOwner)
 	}
 	return localValue[T](context.Background(), c)
 }
@@ -231,7 +275,7 @@ func (c *core) awaitValue(ctx context.Context) (*value, error) {
 // *CreationError, or matches ErrReleased, ErrNoValue, ErrType, or one of the errors of a call.
 func (f *Ref[T]) ToHere(ctx context.Context, opts ...agent.CallOption) (T, error) {
 	var zero T
-	c, err := f.get().use()
+	c, err := f.get().useFor("fetch")
 	if err != nil {
 		return zero, err
 	}
@@ -297,8 +341,44 @@ func (a *Any) Type(ctx context.Context, opts ...agent.CallOption) (string, error
 	return a.get().typeName(ctx, opts)
 }
 
+// TypeAsync returns a future of what Type returns. Once one has succeeded, all calls for this copy of
+// the reference return the same future.
+func (f *Ref[T]) TypeAsync(ctx context.Context, opts ...agent.CallOption) *agent.Future[string] {
+	return f.get().typeAsync(ctx, opts)
+}
+
+// TypeAsync returns a future of what Type returns, as that of Ref does.
+func (a *Any) TypeAsync(ctx context.Context, opts ...agent.CallOption) *agent.Future[string] {
+	return a.get().typeAsync(ctx, opts)
+}
+
+func (h *handle) typeAsync(ctx context.Context, opts []agent.CallOption) *agent.Future[string] {
+	c, err := h.useFor("type")
+	if err != nil {
+		return future.Failed[string](err)
+	}
+	defer c.unuse()
+	if known := h.typ.Load(); known != nil {
+		return known
+	}
+	out := future.New[string]()
+	started := c.refs.spawn(func() {
+		typ, err := h.typeName(ctx, opts)
+		if err != nil {
+			_ = out.Fail(err)
+			return
+		}
+		h.typ.CompareAndSwap(nil, out)
+		_ = out.Set(typ)
+	})
+	if !started {
+		_ = out.Fail(ErrClosed)
+	}
+	return out
+}
+
 func (h *handle) typeName(ctx context.Context, opts []agent.CallOption) (string, error) {
-	c, err := h.use()
+	c, err := h.useFor("type")
 	if err != nil {
 		return "", err
 	}
@@ -335,7 +415,7 @@ func (h *handle) typeName(ctx context.Context, opts []agent.CallOption) (string,
 // As returns a reference of type T to the value of a, which may be released before it. It does not
 // check the type of the value, which ToHere does.
 func As[T any](a *Any) (*Ref[T], error) {
-	c, err := a.get().use()
+	c, err := a.get().useFor("convert")
 	if err != nil {
 		return nil, err
 	}

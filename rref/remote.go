@@ -23,11 +23,19 @@ const forkHeader = "rref.fork"
 // the memory of args is free.
 //
 // All errors are those of the reference: of Created, if it is not known whether the worker has run
-// fn, and otherwise of ToHere. Remote panics if a has no references, see New.
+// fn, and otherwise of ToHere. They match ErrNoAgent if a has no references, see New.
 func Remote[A, R any](ctx context.Context, a *agent.Agent, to agent.To, fn agent.Func[A, R], args A, opts ...agent.CallOption) *Ref[R] {
 	c := create(ctx, a, to, func(ctx context.Context, o []agent.CallOption) *agent.Future[uint64] {
 		return agent.NewMessageType[A, uint64](typeCreate+"func").Go(ctx, a, to, fn.Name(), args, o...)
 	}, opts)
+	return newCreated[R](c)
+}
+
+// newCreated returns a handle of c, or one without an agent if c is nil.
+func newCreated[R any](c *core) *Ref[R] {
+	if c == nil {
+		return &Ref[R]{}
+	}
 	return newRef[R](c)
 }
 
@@ -64,15 +72,15 @@ func remoteInvoke[R any](ctx context.Context, a *agent.Agent, to agent.To, kind,
 	c := create(ctx, a, to, func(ctx context.Context, o []agent.CallOption) *agent.Future[uint64] {
 		return agent.NewMessageType[invocation, uint64](typeCreate+kind).Go(ctx, a, to, name, v, o...)
 	}, opts)
-	return newRef[R](c)
+	return newCreated[R](c)
 }
 
 // create makes a reference to a value on the worker to, which send asks to make it, and returns the
-// reference with one use.
+// reference with one use. It returns nil if a has no references.
 func create(ctx context.Context, a *agent.Agent, to agent.To, send func(context.Context, []agent.CallOption) *agent.Future[uint64], opts []agent.CallOption) *core {
 	r, err := Of(a)
 	if err != nil {
-		panic(err)
+		return nil
 	}
 	ctx = context.WithoutCancel(ctx)
 	info, err := a.Worker(ctx, to)
