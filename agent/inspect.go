@@ -79,6 +79,7 @@ func inspect(ctx context.Context, c *Config) (all []WorkerStatus, err error) {
 	if err != nil {
 		return nil, err
 	}
+	a.log = c.Logger // without a name of a worker
 	defer func() { err = errtext.Join(err, a.Close()) }()
 	if _, err := a.openStore(ctx, c); err != nil {
 		return nil, err

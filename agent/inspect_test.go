@@ -1,8 +1,10 @@
 package agent_test
 
 import (
+	"bufio"
 	"context"
 	"fmt"
+	"io"
 	"log/slog"
 	"testing"
 	"time"
@@ -117,4 +119,24 @@ func TestInspectErrors(t *testing.T) {
 	end()
 	_, err = agent.Inspect(ended, inspected(s))
 	require.ErrorIs(t, err, context.Canceled)
+}
+
+// The log of Inspect names no worker: the process does not join the group.
+func TestInspectLogs(t *testing.T) {
+	lines, log := io.Pipe()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	inspected := testwait.Start(func() error {
+		_, err := agent.Inspect(ctx, agent.Config{
+			Rendezvous: "tcp://" + freeport.Addr(t), Logger: slog.New(slog.NewTextHandler(log, nil)),
+		})
+		return err
+	})
+	line, err := bufio.NewReader(lines).ReadString('\n')
+	require.NoError(t, err)
+	require.Contains(t, line, `msg="waiting for the store"`)
+	require.NotContains(t, line, "worker=")
+	require.NoError(t, lines.Close())
+	cancel()
+	require.ErrorIs(t, testwait.Finish(t, inspected), context.Canceled)
 }
