@@ -1,15 +1,19 @@
 package rref
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"slices"
+	"strings"
 
 	"github.com/tensorpipe-go/tensorpipe/agent"
 )
 
 // Drain implements agent.Extension, for Shutdown. It releases the references of this worker to values
 // of others, unless Options.KeepAtShutdown is set, and waits until everything about references that
-// this worker has begun has ended. In a static group all workers do this in rounds until no value has
+// this worker has begun has ended. It logs the references that the application has not released: they
+// may belong to a cycle of references between workers, which nothing else releases. In a static group all workers do this in rounds until no value has
 // references of other workers, or nothing changes any more. The references that are left then are
 // leaks: the error matches ErrLeak and lists them, unless Options.IgnoreLeaks is set.
 func (r *Refs) Drain(ctx context.Context) error {
@@ -47,17 +51,59 @@ func (r *Refs) Drain(ctx context.Context) error {
 	}
 }
 
-// releaseAll releases all references to values of other workers for the application.
+// releaseAll releases all references to values of other workers for the application, and logs those
+// that the application has not released.
 func (r *Refs) releaseAll() {
 	if r.options.KeepAtShutdown {
 		return
 	}
+	var held []*core
 	r.mu.Lock()
-	defer r.mu.Unlock()
+	for _, c := range r.cores {
+		if c.uses > 0 && c.state != failed {
+			held = append(held, c)
+		}
+	}
+	slices.SortFunc(held, compareCores)
+	for len(held) > 0 {
+		n := slices.IndexFunc(held, func(c *core) bool { return c.owner != held[0].owner })
+		if n < 0 {
+			n = len(held)
+		}
+		r.log.Info("references that were not released are released at shutdown, they may be part of a cycle",
+			"owner", held[0].owner.Name, "references", n, "values", describeValues(held[:n]))
+		held = held[n:]
+	}
 	for _, c := range r.cores {
 		c.uses = 0
 		c.releaseUnused()
 	}
+	r.mu.Unlock()
+}
+
+// maxDescribed bounds the values that a line of the log lists.
+const maxDescribed = 16
+
+// describeValues returns the labels of the values to which all refers, which is ordered by value, with
+// their types as far as they are known and the number of references, such as "0.2 (*Model): 2, 0.5: 1".
+func describeValues(all []*core) string {
+	var parts []string
+	for len(all) > 0 {
+		text, typ, n := all[0].label.String(), "", 0
+		for ; n < len(all) && all[n].label == all[0].label; n++ {
+			typ = cmp.Or(typ, all[n].typ)
+		}
+		if typ != "" {
+			text += " (" + typ + ")"
+		}
+		if len(parts) == maxDescribed {
+			parts = append(parts, "and others")
+			break
+		}
+		parts = append(parts, fmt.Sprintf("%s: %d", text, n))
+		all = all[n:]
+	}
+	return strings.Join(parts, ", ")
 }
 
 // awaitSettled waits until this worker waits for no confirmation, has sent all deletions, and knows
@@ -94,14 +140,15 @@ func (r *Refs) awaitSettled(ctx context.Context) error {
 func (r *Refs) leaks() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	text := ""
+	var lines []string
 	for _, f := range r.forks {
 		if f.holder != nil {
-			text += fmt.Sprintf("\n\tvalue %v (%s): a reference of %s", f.value.label, f.value.stateName(), f.holder.Name)
+			lines = append(lines, fmt.Sprintf("\n\tvalue %v (%s): a reference of %s", f.value.label, f.value.stateName(), f.holder.Name))
 		}
 	}
-	if text == "" || r.options.IgnoreLeaks {
+	if len(lines) == 0 || r.options.IgnoreLeaks {
 		return nil
 	}
-	return fmt.Errorf("%w:%s", ErrLeak, text)
+	slices.Sort(lines)
+	return fmt.Errorf("%w:%s", ErrLeak, strings.Join(lines, ""))
 }

@@ -2,9 +2,7 @@ package rref
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -77,6 +75,7 @@ type Refs struct {
 
 type logger interface {
 	Debug(msg string, args ...any)
+	Info(msg string, args ...any)
 	Warn(msg string, args ...any)
 }
 
@@ -214,42 +213,4 @@ func (r *Refs) spawn(f func()) bool {
 	}
 	r.work.Go(f)
 	return true
-}
-
-// Metrics implements agent.Extension.
-func (r *Refs) Metrics() map[string]int64 {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	m := map[string]int64{
-		"owner_rrefs": int64(len(r.values)), "forks": int64(len(r.forks)),
-		"pending_children": int64(len(r.children)), "user_rrefs": int64(len(r.cores)),
-		"pending_users": 0,
-	}
-	for _, c := range r.cores {
-		if c.state == pending {
-			m["pending_users"]++
-		}
-	}
-	return m
-}
-
-// Dump implements agent.Extension: it writes a line for each value of this worker with its forks, and
-// for each reference of this worker.
-func (r *Refs) Dump(w io.Writer) error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	var err error
-	line := func(format string, args ...any) {
-		_, failed := fmt.Fprintf(w, format, args...)
-		err = errors.Join(err, failed)
-	}
-	line("values: %d\n", len(r.values))
-	for v := range r.values {
-		line("  %v: %s, %d references of other workers\n", v.label, v.stateName(), v.forks)
-	}
-	line("references: %d\n", len(r.cores))
-	for _, c := range r.cores {
-		line("  %v to %v on %s: %s\n", c.forkLabel, c.label, c.owner.Name, c.state)
-	}
-	return err
 }
