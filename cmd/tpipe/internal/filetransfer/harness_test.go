@@ -134,7 +134,7 @@ type log struct {
 
 	mu           sync.Mutex
 	files, bytes int
-	moved        int
+	moved, moves int // bytes, and calls of Moved
 	placed       map[string]File
 	kept         map[string]int
 }
@@ -152,6 +152,7 @@ func (l *log) Moved(bytes int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.moved += bytes
+	l.moves++
 }
 
 func (l *log) Placed(f File) {

@@ -65,6 +65,29 @@ func testFolderArrives(t *testing.T, dialect pipe.Dialect) {
 	}
 }
 
+// TestProgressWithinATensor checks that both ends report bytes of one large tensor after each chunk,
+// not only at its end.
+func TestProgressWithinATensor(t *testing.T) { eachDialect(t, testProgressWithinATensor) }
+
+func testProgressWithinATensor(t *testing.T, dialect pipe.Dialect) {
+	const chunks = 5
+	src := filepath.Join(t.TempDir(), oneName)
+	writeFile(t, src, heap("one", chunks*chunkBytes))
+	list, err := Gather([]string{src}, false)
+	require.NoError(t, err)
+	s, _ := openStore(t, StoreOptions{})
+	sender, receiver := ends(t, dialect)
+	var sent, received log
+	got := startReceive(t.Context(), s, receiver, &received)
+	require.NoError(t, Send(t.Context(), sender, list, SendOptions{}, &sent))
+	require.NoError(t, sender.Close())
+	require.NoError(t, testwait.Finish(t, got))
+	for _, l := range []*log{&sent, &received} {
+		require.Equal(t, list.Bytes, l.moved)
+		require.GreaterOrEqual(t, l.moves, chunks)
+	}
+}
+
 // padded returns a copy of file, a safetensors file, with n spaces appended to its header, as the
 // format allows.
 func padded(file []byte, n int) []byte {
