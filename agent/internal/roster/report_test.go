@@ -29,10 +29,10 @@ func TestReportsOfWaiting(t *testing.T) {
 		defer cancel()
 		joins := []<-chan joined{startJoin(ctx, s, first, 4)}
 		for i, after := range []time.Duration{3 * time.Second, 40 * time.Second} {
-			time.Sleep(time.Until(begun.Add(after)))
+			<-time.NewTimer(time.Until(begun.Add(after))).C
 			joins = append(joins, startJoin(ctx, s, worker(string(rune('b'+i)), i+1), 4))
 		}
-		time.Sleep(time.Until(begun.Add(time.Minute)))
+		<-time.NewTimer(time.Until(begun.Add(time.Minute))).C
 		joins = append(joins, startJoin(ctx, s, worker("d", 3), 4))
 		for _, join := range joins {
 			mustJoin(t, join)
