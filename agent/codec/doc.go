@@ -43,11 +43,12 @@
 //
 // Tensors that share a storage share one after decoding, views keep their strides, and
 // the same *tensor.Tensor is decoded to the same tensor. The memory is sent once: from
-// the first to the last byte that the views use, starting at a multiple of 16 bytes. If
-// the views of a storage use less than half of these bytes, views that do not overlap
-// are sent separately. A single view whose elements take less than half of its span, if
-// that is 8 KiB or more, for example a column of a large matrix, is copied to contiguous
-// memory if the host can read it. Bytes between the views of a part are sent too.
+// the first to the last byte that the views use, or up to 15 bytes before that if they
+// have several dtypes. If the views of a storage use less than half of these bytes,
+// views that do not overlap are sent separately. A single view that takes less than half
+// of a storage of 8 KiB or more, and has other bytes between its elements, for example a
+// column of a matrix, is copied to contiguous memory if the host can read it. Bytes
+// between the views of a part are sent too.
 //
 // # Errors
 //

@@ -124,10 +124,6 @@ func tensorFault(err error) error {
 	return &Error{Err: fmt.Errorf("%w: %w", ErrCorrupt, err)}
 }
 
-// partAlign is the multiple of bytes within a storage at which a part begins, so that
-// a view of any dtype begins at a whole element.
-const partAlign = 16
-
 // planParts divides the storages of the encoded tensors into the parts that are sent. It appends
 // the parts to e.parts and e.partStorages, and sets the part of each extent. It must be called
 // once, after all tensors have been encoded. The views of a storage share one part if they use at
@@ -188,9 +184,10 @@ func (e *Encoder) planStorageParts(order []int) error {
 }
 
 // addPart appends one part to e.parts, which has the bytes from lo to hi of a storage, and sets it
-// as the part of the extents e.extents[i] for each i in order. The part begins at a multiple of 16
-// bytes, at or before lo. For a single view that shouldGather selects, the part is a contiguous
-// copy of the view instead. The error is one of package tensor.
+// as the part of the extents e.extents[i] for each i in order. If the views have several dtypes, the
+// part begins at a multiple of the largest element size, at or before lo, so that each view begins at
+// a whole element. For a single view that shouldGather selects, the part is a contiguous copy of the
+// view instead. The error is one of package tensor.
 func (e *Encoder) addPart(order []int, lo, hi int) error {
 	first := &e.extents[order[0]]
 	if len(order) == 1 && e.shouldGather(first) {
@@ -199,7 +196,11 @@ func (e *Encoder) addPart(order []int, lo, hi int) error {
 		}
 		lo, hi = 0, first.hi
 	}
-	from := lo &^ (partAlign - 1)
+	align := 1
+	for _, i := range order {
+		align = max(align, e.extents[i].tensor.DType().Size()) // a power of 2
+	}
+	from := lo &^ (align - 1)
 	for _, i := range order {
 		e.extents[i].part, e.extents[i].from = len(e.parts), from
 	}
@@ -208,16 +209,17 @@ func (e *Encoder) addPart(order []int, lo, hi int) error {
 	return nil
 }
 
-// minGatherSpan is the smallest span of a view, in bytes, for which gathering its
-// elements is faster than sending the gaps.
-const minGatherSpan = 8 << 10
+// minGatherStorage is the smallest storage, in bytes, of which a view is gathered, as in PyTorch. Views
+// of smaller ones keep their strides.
+const minGatherStorage = 8 << 10
 
 // shouldGather reports whether to send a contiguous copy of the view p.tensor instead of the range
-// of bytes that it spans. It returns true if the range has at least 8 KiB, the elements take less
-// than half of it, the memory is on the host and needs no wait for a stream, and no dimension
-// repeats its elements, as Expand makes it.
+// of bytes that it spans. It returns true if there are other bytes in the range, the storage has at
+// least 8 KiB, of which the elements take less than half, the memory is on the host and needs no wait
+// for a stream, and no dimension repeats its elements, as Expand makes it.
 func (e *Encoder) shouldGather(p *extent) bool {
-	if span, n := p.hi-p.lo, p.tensor.ByteSize(); span < minGatherSpan || n == 0 || n >= span/2 || !p.buffer.IsHost() || p.buffer.Stream() != nil {
+	n := p.tensor.ByteSize()
+	if n >= p.hi-p.lo || p.buffer.Len() < minGatherStorage || n >= p.buffer.Len()/2 || !p.buffer.IsHost() || p.buffer.Stream() != nil {
 		return false
 	}
 	for i, stride := range p.tensor.Strides() {
