@@ -2,12 +2,17 @@ package torch_test
 
 import (
 	"context"
+	"fmt"
+	"log/slog"
+	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/tensorpipe-go/tensorpipe/agent"
+	"github.com/tensorpipe-go/tensorpipe/agent/store"
 	"github.com/tensorpipe-go/tensorpipe/agent/torch"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/parity"
 )
 
 func TestEmptyTableOfBackends(t *testing.T) {
@@ -29,6 +34,29 @@ func TestEmptyTableOfBackends(t *testing.T) {
 	_, err = b.Join(t.Context(), "stub", agent.Config{})
 	require.ErrorIs(t, err, agent.ErrConfig)
 	require.ErrorContains(t, err, "the options of backend stub must be torch_test.options, got agent.Config")
+}
+
+func TestParity(t *testing.T) {
+	parity.Case(t, "rpc/TensorPipeAgentRpcTest.test_infer_backend_from_options", func(t *testing.T) {
+		const world = 4
+		s := store.NewMemory(store.Limits{})
+		defer s.Close()
+		workers, errs := make([]torch.Worker, world), make([]error, world)
+		var all sync.WaitGroup
+		for rank := range world {
+			options := agent.Config{Name: fmt.Sprint("worker", rank), Rank: rank, WorldSize: world, Store: s, Logger: slog.New(slog.DiscardHandler)}
+			all.Go(func() { workers[rank], errs[rank] = torch.NewBackends().Join(t.Context(), "", options) })
+		}
+		all.Wait()
+		require.Equal(t, make([]error, world), errs)
+		for rank, w := range workers {
+			require.IsType(t, &agent.Agent{}, w)
+			require.Equal(t, rank, w.Self().Rank)
+			all.Go(func() { errs[rank] = w.Shutdown(t.Context()) })
+		}
+		all.Wait()
+		require.Equal(t, make([]error, world), errs)
+	})
 }
 
 func TestDebugInfo(t *testing.T) {
