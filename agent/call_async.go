@@ -25,9 +25,9 @@ type asyncCall[R any] struct {
 
 // startAsync starts the call t with the value to which args points, with retries if t has the
 // option WithRetry, and returns the future that the result completes. If the call cannot be
-// started, the returned future has failed; if a function of the application panics meanwhile, so
-// does startAsync, and the call has ended. startAsync may block while it opens a pipe or waits for
-// the call budget. The memory of args is in use until the future is done.
+// started, the returned future has failed. If a function of the application panics during the
+// start, startAsync ends the call and panics too. startAsync may block while it opens a pipe or
+// waits for the call budget. The memory of args is in use until the future is done.
 func startAsync[R any](ctx context.Context, a *Agent, t target, args any) *Future[R] {
 	o := t.settings()
 	dst := newDestination(ctx, o.place)

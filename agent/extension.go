@@ -24,19 +24,19 @@ type Extension interface {
 	// Configure adds to c what the extension needs: functions, handlers, interceptors, types. Join
 	// calls it for the extensions in their order, before it opens anything. c has its defaults, and
 	// is a copy whose Funcs, Handlers and Interceptors may be changed; the Registry is that of the
-	// application. If Configure fails, so does Join, with the same error.
+	// application. If Configure fails, Join fails with the same error.
 	Configure(c *Config) error
 
 	// Start is called, for the extensions in their order, when the worker has joined its group and
 	// before it handles the first message. It must not block, and must not make calls. If Start
-	// fails, so does Join, with the same error, and all extensions that were started are closed.
+	// fails, Join closes all extensions that were started, and fails with the same error.
 	Start(a *Agent) error
 
 	// Drain is called by Shutdown, for the extensions in the opposite order, when this worker has
-	// no pending calls and runs no handlers; in a static group, when no worker has and runs any.
-	// Messages are still sent and received: calls that Drain makes may have effects on workers that
-	// drain as well. Calls with WithBackground do not disturb workers that are not so far. The
-	// error is that of Shutdown, which goes on nevertheless.
+	// no pending calls and runs no handlers; in a static group, when this holds for all workers.
+	// Messages are still sent and received, so Drain may make calls, even to workers whose
+	// extensions drain at the same time. Workers that still have other calls are not disturbed by
+	// calls with WithBackground. The error is that of Shutdown, which continues after an error.
 	Drain(ctx context.Context) error
 
 	// Close is called for each extension that was started, in the opposite order, also if there was

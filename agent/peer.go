@@ -224,12 +224,13 @@ func (p *peer) runDial(t *dialAttempt) {
 // an address on the network goes on. See RFC 8305.
 const dialStagger = 250 * time.Millisecond
 
-// dial opens a pipe to the worker, passes it to use, which owns it, and returns nil. It dials the
-// worker's URLs in order until use returns nil for a pipe: the next URL when an earlier one has
-// failed, or dialStagger after one that is not local. It gives up if ctx ends, or if the worker
-// rejects a pipe; it goes on if another worker or incarnation answers at an address. The error
-// matches ErrUnreachable. All other pipes that dial has opened, and not passed to use, are aborted
-// when it returns.
+// dial opens a pipe to the worker and passes it to use, which owns it. It dials the worker's URLs
+// in their order and returns nil once use has returned nil for a pipe. It begins the next URL when
+// an earlier one has failed, and also dialStagger after it has begun one that is not local, so that
+// several dials may be in progress. It returns an error if no URL is left, if ctx ends or if the
+// worker rejects a pipe; it goes on if another worker or incarnation answers at an address. The
+// error matches ErrUnreachable. Before dial returns, it aborts the pipes that it has opened and not
+// passed to use.
 func (p *peer) dial(ctx context.Context, use func(context.Context, *pipe.Pipe) error) error {
 	urls := p.member.URLs
 	if len(urls) == 0 {

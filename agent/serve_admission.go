@@ -236,9 +236,9 @@ type requestWaiter Request
 // end blocks until the request has a slot again.
 func (w *requestWaiter) BeginWait() (end func()) { return w.slot.beginWait() }
 
-// slotState is the slot of a request, or the leader on which it runs. Several goroutines may
-// wait on its behalf at once: the first one gives the slot away, the last one that returns
-// acquires one again.
+// slotState records whether a request has a slot, and the leader on which the request runs, if any.
+// Several goroutines may wait on behalf of the request at once: the first of them releases the
+// slot, and the last one that returns acquires a slot again.
 type slotState struct {
 	mu        sync.Mutex
 	leader    *leader // of a request that is being opened, or whose handler is short
@@ -246,7 +246,7 @@ type slotState struct {
 	held      bool
 	acquiring bool          // a goroutine that has returned from its wait waits for a slot
 	waiting   int           // goroutines that wait on behalf of the request
-	acquired  chan struct{} // closed when that one has the slot; made by others that return
+	acquired  chan struct{} // closed when the goroutine of acquiring has the slot; made by others that wait for that
 }
 
 // begin records that the request starts in a slot of s, which the goroutine that runs it has

@@ -61,9 +61,9 @@ type Request struct {
 	slot     slotState
 }
 
-// Value implements context.Context. For keys of this package and of package future it returns the
-// request itself or the object that releases its slot during a wait; for other keys, the value of
-// the parent context.
+// Value implements context.Context. For the key of requestOf it returns the request; for that of
+// package future, the object that releases the request's slot during a wait; for that of leaderOf,
+// nil, because r.slot has the leader. For other keys it returns the value of the parent context.
 func (r *Request) Value(key any) any {
 	switch key.(type) {
 	case requestKey:

@@ -63,9 +63,9 @@ func (a *Agent) openStream(ctx context.Context, t target, args, result any, rece
 	return s, nil
 }
 
-// bind sets the connection and the number of the stream to those of its call c, and adds the window
-// of this end to the request, which e encodes. It is called before the request is sent, again if
-// the request is encoded again for another connection.
+// bind sets the connection and the number of the stream to those of its call c. If this end
+// receives values, bind also adds its window to the request, which e encodes. It is called before
+// the request is sent, and again if the request is encoded again for another connection.
 func (s *stream) bind(c *call, e *codec.Encoder) {
 	s.conn, s.id = c.conn, c.id
 	if s.window > 0 {

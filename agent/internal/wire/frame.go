@@ -136,7 +136,8 @@ func AppendCancel(dst []byte, id uint64, reason string) []byte {
 }
 
 // AppendData appends the head of data of the stream with the number id to dst and returns the
-// extended slice. flags are FlagCaller, FlagEnd and FlagBatch or 0, seq is the number of the data in the stream.
+// extended slice. flags is any combination of FlagCaller, FlagEnd and FlagBatch, or 0. seq is the
+// number of the data in the stream.
 func AppendData(dst []byte, flags byte, id, seq uint64) []byte {
 	dst = binary.AppendUvarint(append(dst, byte(KindData), flags), id)
 	return binary.AppendUvarint(dst, seq)

@@ -9,7 +9,7 @@ const GroupType = "agent.group"
 // GroupRequest is the contribution of one worker to a round.
 type GroupRequest struct {
 	_       struct{}   `tensorpipe:"agent.groupRequest"`
-	Op      string     // the operation; rounds of different ones are independent
+	Op      string     // the operation; rounds of different operations are independent
 	Seq     uint64     // number of the round
 	Members []Identity // by rank
 	Value   Packed

@@ -61,7 +61,7 @@ type Answer struct {
 type Proof struct {
 	_      struct{} `tensorpipe:"agent.proof"`
 	Proof  []byte
-	Has    bool    // the dialing end has a pipe to the other by now
+	Has    bool    // the dialing end has another pipe to the listening end by now
 	Routes []Route // device map for tensors of the dialing end
 }
 
