@@ -177,8 +177,9 @@ func (s *connSession) isOver() bool {
 	return s.ended != nil || s.session.Err() != nil
 }
 
-// openConn opens a Conn to the peer. The error is the cause of ctx, that of acquire, or that of the
-// session.
+// openConn opens a Conn to the peer and returns it; the caller must close it. It blocks until the
+// session has opened a stream or ctx ends. The error is the cause of ctx, that of acquire, or that
+// of the session.
 func (s *connSession) openConn(ctx context.Context) (*Conn, error) {
 	if err := s.acquire(); err != nil {
 		return nil, err

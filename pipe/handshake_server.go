@@ -32,11 +32,12 @@ type serverHandshake struct {
 	releaseSlot func()         // releases the slot among the handshakes in progress
 }
 
-// handleConn serves one accepted connection: the first one of a pipe, or a further one of a pipe
-// that is being opened or is open. It returns once the pipe is queued for Accept, the connection is
-// delivered to its pipe, or the handshake has failed. A failure is logged and counted, unless the
-// listener is closed, and conn is closed. In any case handleConn releases the slot that
-// acceptConnections took for conn.
+// handleConn serves one accepted connection: the first one of a pipe or of a session of Conns, or a
+// further one of a pipe or session that is being opened or is open. It returns once the pipe is
+// queued for Accept, the session of Conns has started, the connection is delivered to its pipe or
+// session, or the handshake has failed. A failure is logged and counted, unless the listener is
+// closed, and conn is closed. In any case handleConn releases the slot that acceptConnections took
+// for conn.
 func (l *Listener) handleConn(transportName string, conn transport.Conn) {
 	ctx, cancel := l.context.handshakeContext(l.closing)
 	defer cancel()
@@ -67,9 +68,10 @@ func (h *serverHandshake) reportFailure(conn transport.Conn, err error) {
 
 // serve reads the first packet of conn and acts on it. If the packet names a further connection,
 // serve gives conn to the pipe or handshake that expects it. If the packet begins a pipe, serve
-// opens the pipe and queues it for Accept; if too many pipes are being opened, it only counts the
-// rejection and returns nil. Any other packet, or an id that no pipe expects, is an error that
-// matches ErrProtocol. h.conns owns conn unless it was passed on.
+// negotiates and then either opens the pipe and queues it for Accept, or, if the client wants
+// Conns, starts their session; if too many pipes are being opened, it only counts the rejection and
+// returns nil. Any other packet, or an id that no pipe expects, is an error that matches
+// ErrProtocol. h.conns owns conn unless it was passed on.
 func (h *serverHandshake) serve(ctx context.Context, conn transport.Conn) error {
 	if err := h.conns.add(conn); err != nil {
 		return err

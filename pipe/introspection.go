@@ -66,7 +66,7 @@ type RejectedInfo struct {
 	Candidate Refusal
 }
 
-// WrittenInfo describes a message that was written or has failed.
+// WrittenInfo describes a call that wrote one message, or failed to write it.
 type WrittenInfo struct {
 	Pipe          PipeID
 	MetadataBytes int
@@ -80,7 +80,7 @@ type WrittenInfo struct {
 	Err error // nil if the message was written
 }
 
-// ReadInfo describes a message that was read or discarded, or could not be.
+// ReadInfo describes a call of Read or Discard for one message, which may have failed.
 type ReadInfo struct {
 	Pipe          PipeID
 	MetadataBytes int

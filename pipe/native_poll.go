@@ -228,9 +228,9 @@ var errMessageOpen = errors.New("a message is open")
 // read reads the next message for receive. While the inline bytes of an earlier message are left in
 // the stream for Read, it returns errMessageOpen. It reads those bytes itself once a Read waits for
 // them or a caller of Next waits for a message, once the message is overdue, once the stream has
-// failed, or once an end is closing. If the stream can be polled and no message is complete, it
-// returns errNoData. Any other error has ended the stream. The caller holds readMu; read locks the
-// stream's mu.
+// failed, or once an end is closing. If no message is complete, it returns errNoData if the stream
+// can be polled, no message is overdue and no end is closing; otherwise it blocks. Any error except
+// these two has ended the stream. The caller holds readMu; read locks the stream's mu.
 func (i *nativeReader) read() (*nativeIncoming, error) {
 	r := &i.stream
 	r.mu.Lock()

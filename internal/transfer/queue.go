@@ -9,8 +9,8 @@ import (
 )
 
 // Queue holds transfers in order, including those in progress: one goroutine processes the transfer
-// at the front and pops it when it is complete. All methods may be called concurrently, Wait and
-// Pop by that goroutine only.
+// at the front and pops it when it is complete. Only that goroutine calls Wait and Pop; the other
+// methods may be called concurrently.
 type Queue struct {
 	arrived chan struct{} // signals a Push or End
 
