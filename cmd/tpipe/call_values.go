@@ -114,8 +114,9 @@ func flatten(tree any, numbers *[]json.Number) ([]int, error) {
 }
 
 // fill returns a new tensor with that dtype and shape and with numbers as its elements, in
-// row-major order. It fails if a number is not a value of dtype, or if the command line does not
-// support dtype.
+// row-major order. It fails if a number is not a value of dtype, if the command line does not
+// support dtype, or if tensor.FromSlice fails, for example because the shape has another number of
+// elements.
 func fill(dtype tensor.DType, shape []int, numbers []json.Number) (*tensor.Tensor, error) {
 	switch dtype {
 	case tensor.F32:
@@ -135,8 +136,8 @@ func fill(dtype tensor.DType, shape []int, numbers []json.Number) (*tensor.Tenso
 }
 
 // filled returns a new tensor with that shape and element type T. Its elements are the numbers,
-// each converted by convert. It fails if convert returns false for a number, or if a float64 cannot
-// hold it.
+// each converted by convert. It fails if convert returns false for a number, if a float64 cannot
+// hold a number, or if tensor.FromSlice fails.
 func filled[T tensor.Element](shape []int, numbers []json.Number, convert func(float64) (T, bool)) (*tensor.Tensor, error) {
 	data := make([]T, len(numbers))
 	for i, n := range numbers {
@@ -151,8 +152,8 @@ func filled[T tensor.Element](shape []int, numbers []json.Number, convert func(f
 }
 
 // filledInts returns a new tensor with that shape and the element type I64. Its elements are the
-// numbers. It fails if a number is not an integer of 64 bits. Unlike filled, it does not convert
-// the numbers to float64, which would round them.
+// numbers. It fails if a number is not an integer of 64 bits, or if tensor.FromSlice fails. Unlike
+// filled, it does not convert the numbers to float64, which would round them.
 func filledInts(shape []int, numbers []json.Number) (*tensor.Tensor, error) {
 	data := make([]int64, len(numbers))
 	for i, n := range numbers {

@@ -38,7 +38,7 @@ func newPooledMessage(a tensor.Allocator, d *pipe.Descriptor) (*pooledMessage, e
 }
 
 // bytes returns n bytes that it allocates from a. They are valid until p.release, which gives them
-// back. The error is that of a.
+// back. The error is that of the allocation, or of the storage if its memory is not in the host.
 func (p *pooledMessage) bytes(a tensor.Allocator, n int) ([]byte, error) {
 	s, err := a.Alloc(n)
 	if err != nil {

@@ -73,8 +73,8 @@ func readHeader(r io.Reader, o Options) (*header, int, error) {
 }
 
 // truncated returns a *FormatError if err matches io.EOF or io.ErrUnexpectedEOF: the file ends
-// early. what is the part of the file within which it ends, for the text of the error. truncated
-// returns any other err unchanged, also nil.
+// early. The text of the error names the part of the file within which it ends, which the caller
+// gives as what. truncated returns any other err unchanged, also nil.
 func truncated(what string, err error) error {
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 		return &FormatError{Reason: "the file ends within " + what, Err: io.ErrUnexpectedEOF}

@@ -245,10 +245,11 @@ func (r *receiver) foundOf(file int) *found {
 	return r.found[file]
 }
 
-// stop handles o, the last message of a sender that has stopped: it writes and completes what has
-// arrived, and reports the part files to the sender and to the watcher. The error is a *StopError,
-// that of the pipe, or matches ErrProtocol if the sender has stopped before. It is nil if all files
-// are complete.
+// stop handles o, the last message of a sender that has stopped. It writes the chunks that have
+// arrived and completes the files that have all their bytes. If all files are complete it returns
+// nil. Otherwise it reports the part files that it keeps to the sender and to the watcher, and
+// returns a *StopError, or the error of the pipe. If the sender has stopped before, the error
+// matches ErrProtocol.
 func (r *receiver) stop(o *stop) error {
 	if r.stopped {
 		return protocolErrorf("it has stopped twice")
