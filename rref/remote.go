@@ -130,7 +130,7 @@ func (r *Refs) createHere(ctx context.Context, id forkID, label Label, send func
 		if err != nil {
 			err = &CreationError{c.text(), err}
 			r.mu.Lock()
-			c.err = err
+			c.state, c.err = failed, err
 			ready := v.ready
 			r.mu.Unlock()
 			if !ready {
