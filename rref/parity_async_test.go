@@ -57,8 +57,8 @@ func addAt(ctx context.Context, to string, x, y any) *agent.Future[*tensor.Tenso
 	})
 }
 
-// plus returns a callback that returns the value of a future plus n, or the error of the future.
-func plus(n any) func(*agent.Future[*tensor.Tensor]) (*tensor.Tensor, error) {
+// addLater returns a callback that returns the value of a future plus n, or the error of the future.
+func addLater(n any) func(*agent.Future[*tensor.Tensor]) (*tensor.Tensor, error) {
 	return func(f *agent.Future[*tensor.Tensor]) (*tensor.Tensor, error) {
 		x, err := f.Result()
 		return orSum(err, nil, x, n)
@@ -66,14 +66,14 @@ func plus(n any) func(*agent.Future[*tensor.Tensor]) (*tensor.Tensor, error) {
 }
 
 func addChained(ctx context.Context, v chain) *agent.Future[*tensor.Tensor] {
-	return future.Then(addAt(ctx, v.To, v.X, v.Y), plus(v.Z))
+	return future.Then(addAt(ctx, v.To, v.X, v.Y), addLater(v.Z))
 }
 
 // addWithFuture returns a future of its own, which a callback of the future of a call completes.
 func addWithFuture(ctx context.Context, v chain) *agent.Future[*tensor.Tensor] {
 	out := future.New[*tensor.Tensor]()
 	_ = addAt(ctx, v.To, v.X, v.Y).OnDone(func(f *agent.Future[*tensor.Tensor]) { // fails only for nil
-		if x, err := plus(v.Z)(f); err != nil {
+		if x, err := addLater(v.Z)(f); err != nil {
 			_ = out.Fail(err)
 		} else {
 			_ = out.Set(x)
@@ -96,7 +96,7 @@ func addFanout(ctx context.Context, v chain) *agent.Future[*tensor.Tensor] {
 		_ = f.OnDone(func(f *agent.Future[*tensor.Tensor]) { // fails only for nil
 			mu.Lock()
 			defer mu.Unlock()
-			x, err := plus(total)(f)
+			x, err := addLater(total)(f)
 			if err != nil {
 				_ = out.Fail(err)
 				return
@@ -118,12 +118,12 @@ func servedFutures() agent.Funcs {
 		asyncCtor.ServeAsync(addWithFuture),
 		asyncChained.ServeAsync(addChained),
 		asyncNested.ServeAsync(func(ctx context.Context, v chain) *agent.Future[*tensor.Tensor] {
-			return future.Then(asyncAdd.Go(ctx, agent.FromContext(ctx), agent.To(v.To), v), plus(v.Z))
+			return future.Then(asyncAdd.Go(ctx, agent.FromContext(ctx), agent.To(v.To), v), addLater(v.Z))
 		}),
 		asyncMulti.ServeAsync(func(ctx context.Context, v chain) *agent.Future[*tensor.Tensor] {
 			f := addAt(ctx, v.To, v.X, 0)
 			for range v.N {
-				f = future.Then(f, plus(v.Z))
+				f = future.Then(f, addLater(v.Z))
 			}
 			return f
 		}),

@@ -169,7 +169,7 @@ const expectedErr = "Expected error"
 // serves.
 func serveParity(_ int, c *agent.Config, o *rref.Options) {
 	c.Registry = parityRegistry()
-	for _, all := range []agent.Funcs{dense.serve(), sparse.serve(), numbers.serve(), servedRefs(), servedErrors(), servedFutures(), servedScripts()} {
+	for _, all := range []agent.Funcs{dense.serve(), sparse.serve(), numbers.serve(), servedRefs(), servedErrors(), servedFutures(), servedScripts(), servedHandlers()} {
 		c.Funcs = append(c.Funcs, all...)
 	}
 	o.Methods = append(o.Methods,

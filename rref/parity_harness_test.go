@@ -65,10 +65,14 @@ func (g *group) each(s script) {
 	all.Wait()
 }
 
-// finish shuts the workers of g down concurrently. It requires that all succeed, and that no worker
-// has a value or a reference after that.
+// finish shuts the workers of g down concurrently, unless they are already. It requires that all
+// succeed, and that no worker has a value or a reference after that.
 func (g *group) finish() {
-	g.each(func(t require.TestingT, w worker) { require.NoError(t, w.Shutdown(w.ctx)) })
+	g.each(func(t require.TestingT, w worker) {
+		if err := w.Shutdown(w.ctx); !errors.Is(err, agent.ErrClosed) {
+			require.NoError(t, err)
+		}
+	})
 	for _, r := range g.refs {
 		require.Equal(g.t, empty, r.Metrics())
 	}

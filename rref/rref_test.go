@@ -57,7 +57,7 @@ func start(t *testing.T, n int, configure func(rank int, c *agent.Config, o *rre
 			configure(rank, &c, &o)
 		}
 		g.refs[rank] = rref.New(o)
-		c.Extensions = append(c.Extensions, g.refs[rank])
+		c.Extensions = append([]agent.Extension{g.refs[rank]}, c.Extensions...)
 		wg.Go(func() { g.agents[rank], errs[rank] = agent.Join(t.Context(), c) })
 	}
 	wg.Wait()
