@@ -51,8 +51,9 @@ func Echo(size, n int) Job { return Job{fmt.Sprint("echo@", size), n} }
 // tensors of float32 at the other process. Each is fetched and dropped.
 func Remote(n int) Job { return Job{"remote", n} }
 
-// Share returns a job of Torch that makes n references as Remote does. Each is passed in a call to a
-// third process, which fetches the sum, drops its reference and returns the sum, and is then dropped.
+// Share returns a job of Torch that makes n references as Remote does. Each reference is passed in a
+// call to a third process, which fetches the sum, drops its own reference and returns the sum. After
+// the call the first process drops the reference too.
 func Share(n int) Job { return Job{"share", n} }
 
 // Result is the result of a job. Times are in microseconds.
