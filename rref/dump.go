@@ -111,7 +111,7 @@ func (r *Refs) dumpLeases(w io.Writer, now time.Time) {
 	fmt.Fprintf(w, "leases of users: %d\n", len(r.holders))
 	for _, h := range slices.SortedFunc(maps.Values(r.holders), func(x, y *holder) int { return cmp.Compare(x.epoch, y.epoch) }) {
 		heard := age(now, h.heard)
-		if h.spoke {
+		if h.spoke.Load() {
 			heard = 0
 		}
 		fmt.Fprintf(w, "  %s: epoch %d, renewed %v ago, %s\n", h.Name, h.epoch, heard, plural(h.forks, "reference"))

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"maps"
 	"sync"
 	"time"
 
@@ -45,6 +46,8 @@ const (
 // countLeases updates the number of leases. The caller holds r.mu.
 func (r *Refs) countLeases() {
 	r.leases.Store(int64(len(r.holders) + len(r.owners)))
+	users := maps.Clone(r.holders)
+	r.users.Store(&users)
 	r.runClock()
 }
 
@@ -104,8 +107,8 @@ func (r *Refs) tick() {
 		return
 	}
 	for _, h := range r.holders {
-		if h.spoke {
-			h.spoke, h.heard = false, now
+		if h.spoke.Swap(false) {
+			h.heard = now
 		}
 		if silence := now.Sub(h.heard); silence > r.options.Lease {
 			dropped = append(dropped, r.fence(h, fmt.Errorf("nothing was heard from it for %v", silence.Round(time.Millisecond)))...)
@@ -296,25 +299,25 @@ func (r *Refs) addLeaseHeader(m *agent.Message) {
 	}
 }
 
-// received renews the leases between this worker and the sender of m, a message that was received.
+// received renews the leases between this worker and the sender of m, a message that was received. It
+// takes r.mu only for a message with leaseHeader, so that calls do not wait for other references.
 func (r *Refs) received(m *agent.Message) {
 	if r.leases.Load() == 0 {
 		return
 	}
-	epoch := uint64(0)
-	if data, ok := m.Header(leaseHeader); ok && len(data) == 8 {
-		epoch = binary.LittleEndian.Uint64(data)
+	if h := (*r.users.Load())[m.Incarnation()]; h != nil {
+		h.spoke.Store(true)
 	}
+	data, ok := m.Header(leaseHeader)
+	if !ok || len(data) != 8 {
+		return
+	}
+	epoch := binary.LittleEndian.Uint64(data)
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	h := r.holders[m.Incarnation()]
-	if h != nil {
-		h.spoke = true
-	}
 	switch {
-	case epoch == 0:
 	case m.Kind == agent.KindRequest:
-		if h != nil && h.epoch == epoch && !h.echo {
+		if h := r.epochs[epoch]; h != nil && h.Incarnation == m.Incarnation() && !h.echo {
 			h.echo = true
 			r.headers.Add(1)
 		}

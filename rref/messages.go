@@ -228,15 +228,11 @@ func senderOf(q *agent.Request) worker {
 	return worker{Name: from.Name, Rank: from.Rank, Incarnation: q.Incarnation()}
 }
 
-// maxDeletesAtOnce bounds the forks that are deleted while a lock is held, for which other requests
-// wait.
-const maxDeletesAtOnce = 256
-
 func (r *Refs) serveDelete(_ context.Context, q *agent.Request, args forkList) {
 	if !r.checkAddressed(q, args.Owner, 0) {
 		return
 	}
-	for ids := range slices.Chunk(args.IDs, maxDeletesAtOnce) {
+	for ids := range slices.Chunk(args.IDs, maxDeletes) {
 		var all []*value
 		r.mu.Lock()
 		for _, id := range ids {

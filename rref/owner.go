@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"reflect"
+	"sync/atomic"
 	"time"
 
 	"github.com/tensorpipe-go/tensorpipe/agent"
@@ -62,10 +63,10 @@ type holder struct {
 	worker
 	forks  int
 	epoch  uint64
-	heard  time.Time // when a message of it was received last, or a little later
-	spoke  bool      // a message of it was received after the last tick
-	echo   bool      // the next reply to it has leaseHeader
-	fenced bool      // the lease is over
+	heard  time.Time   // when a message of it was received last, or a little later
+	spoke  atomic.Bool // a message of it was received after the last tick
+	echo   bool        // the next reply to it has leaseHeader
+	fenced bool        // the lease is over
 }
 
 // awaiting is a request that names a fork which this owner does not know yet: the message that

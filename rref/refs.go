@@ -62,9 +62,10 @@ type Refs struct {
 	clock     *time.Timer  // of the leases and the forgotten handles; nil if there are neither
 	handles   atomic.Int64 // handles of the application that are not released
 	forgotten forgottenCores
-	leases    atomic.Int64  // holders and owners
-	headers   atomic.Int64  // of these: how many have messages with leaseHeader to send
-	draining  chan struct{} // closed by Drain
+	leases    atomic.Int64                         // holders and owners
+	users     atomic.Pointer[map[[16]byte]*holder] // a copy of holders, read without mu
+	headers   atomic.Int64                         // of these: how many have messages with leaseHeader to send
+	draining  chan struct{}                        // closed by Drain
 
 	here    *ownerState // this worker
 	unwatch func()      // ends the events of members

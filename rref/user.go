@@ -56,8 +56,9 @@ type ownerState struct {
 	deleting bool     // a message with deletions is under way
 }
 
-// maxDeletes bounds the references that one message deletes.
-const maxDeletes = 4096
+// maxDeletes bounds the references that one message deletes. The owner handles no other message of this
+// worker, and takes its lock, while it deletes them.
+const maxDeletes = 256
 
 // retryDelay is the time before a message about references that was lost is sent again.
 const retryDelay = 500 * time.Millisecond
