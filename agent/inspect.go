@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 
 	"github.com/tensorpipe-go/tensorpipe/agent/internal/ctxerr"
@@ -31,6 +32,10 @@ type WorkerStatus struct {
 	Calls, Serving int          // calls of the member that have not ended; requests that it serves
 	Sent, Received uint64       // bytes of payloads and tensors since it joined
 	Pipes          []PipeStatus // its pipes to other members, by rank; at most 1,024
+
+	// Metrics are the numbers of the extensions of the member, by name. Of numbers with the same name
+	// it has that of the first extension, and at most 256, with names of at most 128 bytes.
+	Metrics map[string]int64
 }
 
 // PipeStatus is one pipe of a member, seen from there.
@@ -134,6 +139,12 @@ func (p *peer) inspect(ctx context.Context) WorkerStatus {
 			Calls: q.Calls, Serving: q.Serving, Sent: q.Sent, Received: q.Received,
 		})
 	}
+	for _, m := range got.Metrics {
+		if s.Metrics == nil {
+			s.Metrics = map[string]int64{}
+		}
+		s.Metrics[m.Name] = m.Value
+	}
 	return s
 }
 
@@ -204,5 +215,27 @@ func (a *Agent) status() *wire.Status {
 	})
 	slices.SortFunc(s.Pipes, func(x, y wire.PipeStatus) int { return cmp.Compare(x.Rank, y.Rank) })
 	s.Pipes = s.Pipes[:min(len(s.Pipes), wire.MaxPipes)]
+	s.Metrics = a.extensionMetrics()
 	return s
+}
+
+// extensionMetrics returns the numbers of the extensions for wire.Status, by name. It returns none
+// before this worker has joined.
+func (a *Agent) extensionMetrics() (all []wire.Metric) {
+	select {
+	case <-a.joined:
+	default:
+		return nil // the extensions may not have been started
+	}
+	known := map[string]bool{}
+	for _, e := range a.extensions {
+		for name, n := range e.Metrics() {
+			if len(name) <= wire.MaxMetricName && !known[name] {
+				known[name] = true
+				all = append(all, wire.Metric{Name: name, Value: n})
+			}
+		}
+	}
+	slices.SortFunc(all, func(x, y wire.Metric) int { return strings.Compare(x.Name, y.Name) })
+	return all[:min(len(all), wire.MaxMetrics)]
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"strings"
 	"testing"
 	"time"
 
@@ -139,4 +140,40 @@ func TestInspectLogs(t *testing.T) {
 	require.NoError(t, lines.Close())
 	cancel()
 	require.ErrorIs(t, testwait.Finish(t, inspected), context.Canceled)
+}
+
+// numbered is an extension with those metrics.
+type numbered struct {
+	*notes
+	metrics map[string]int64
+}
+
+func (n numbered) Metrics() map[string]int64 { return n.metrics }
+
+// TestInspectMetrics checks that Inspect returns the numbers of the extensions, that of the first one
+// for equal names, and at most 256, with names of at most 128 bytes.
+func TestInspectMetrics(t *testing.T) {
+	many := map[string]int64{strings.Repeat("x", 129): 1, strings.Repeat("a", 128): 2, "shared": 3}
+	for i := range 300 {
+		many[fmt.Sprintf("n%03d", i)] = int64(i)
+	}
+	var s store.Store
+	startGroup(t, 2, func(rank int, c *agent.Config) {
+		s, c.Token = c.Store, []byte("secret")
+		if rank == 0 {
+			c.Extensions = []agent.Extension{
+				numbered{&notes{name: "one", journal: &journal{}}, map[string]int64{"a shared": -4, "b": 5}},
+				numbered{&notes{name: "two", journal: &journal{}}, map[string]int64{"a shared": 6}},
+				numbered{&notes{name: "three", journal: &journal{}}, many},
+			}
+		}
+	})
+	all, err := agent.Inspect(t.Context(), inspected(s))
+	require.NoError(t, err)
+	want := map[string]int64{"a shared": -4, "b": 5, strings.Repeat("a", 128): 2}
+	for i := range 256 - len(want) {
+		want[fmt.Sprintf("n%03d", i)] = int64(i)
+	}
+	require.Equal(t, want, all[0].Metrics)
+	require.Empty(t, all[1].Metrics)
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strconv"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -30,6 +31,8 @@ list comes from the store, the rest from each member, over a pipe of its own.
 
   CALLS     calls of the member that have not ended
   SERVING   requests that the member serves
+  HELD, OWNED   remote references of the member to values of other workers, and the values
+            that it keeps for references; "-" if its program has no remote references
   SENT, RECEIVED   bytes of payloads and tensors since the member joined
   PATHS     its pipes to other members, by transport and channel
 
@@ -83,6 +86,9 @@ type psRow struct {
 	Sent        uint64   `json:"sent_bytes"`
 	Received    uint64   `json:"received_bytes"`
 	Pipes       []psPipe `json:"pipes"`
+
+	// Metrics are the numbers of the extensions of the member, by name.
+	Metrics map[string]int64 `json:"metrics,omitempty"`
 }
 
 // psPipe is one pipe of a member in the JSON of the command ps.
@@ -99,7 +105,7 @@ type psPipe struct {
 func newPSRow(w *agent.WorkerStatus) psRow {
 	r := psRow{
 		Name: w.Worker.Name, Rank: w.Worker.Rank, Client: w.Client, Incarnation: w.Incarnation.String(), Addresses: w.URLs,
-		Calls: w.Calls, Serving: w.Serving, Sent: w.Sent, Received: w.Received, Pipes: []psPipe{},
+		Calls: w.Calls, Serving: w.Serving, Sent: w.Sent, Received: w.Received, Pipes: []psPipe{}, Metrics: w.Metrics,
 	}
 	if w.Err != nil {
 		r.Error = oneLine(w.Err)
@@ -113,7 +119,7 @@ func newPSRow(w *agent.WorkerStatus) psRow {
 // printPS prints rows to w as a table. The error is that of w.
 func printPS(w io.Writer, rows []psRow) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "WORKER\tRANK\tINCARNATION\tADDRESS\tCALLS\tSERVING\tSENT\tRECEIVED\tPATHS")
+	fmt.Fprintln(t, "WORKER\tRANK\tINCARNATION\tADDRESS\tCALLS\tSERVING\tHELD\tOWNED\tSENT\tRECEIVED\tPATHS")
 	for _, r := range rows {
 		name := r.Name
 		if r.Client {
@@ -121,12 +127,21 @@ func printPS(w io.Writer, rows []psRow) error {
 		}
 		fmt.Fprintf(t, "%s\t%d\t%.8s\t%s\t", name, r.Rank, r.Incarnation, strings.Join(r.Addresses, " "))
 		if r.Error != "" {
-			fmt.Fprintf(t, "-\t-\t-\t-\t%s\n", r.Error)
+			fmt.Fprintf(t, "-\t-\t-\t-\t-\t-\t%s\n", r.Error)
 			continue
 		}
-		fmt.Fprintf(t, "%d\t%d\t%v\t%v\t%s\n", r.Calls, r.Serving, byteSize(r.Sent), byteSize(r.Received), r.paths())
+		fmt.Fprintf(t, "%d\t%d\t%s\t%s\t%v\t%v\t%s\n", r.Calls, r.Serving,
+			r.metric("user_rrefs"), r.metric("owner_rrefs"), byteSize(r.Sent), byteSize(r.Received), r.paths())
 	}
 	return t.Flush()
+}
+
+// metric returns the number of the extensions with that name as text, or "-" if there is none.
+func (r *psRow) metric(name string) string {
+	if n, ok := r.Metrics[name]; ok {
+		return strconv.FormatInt(n, 10)
+	}
+	return "-"
 }
 
 // paths returns the paths of the pipes in r, in alphabetical order, each with the names of the

@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -12,6 +13,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tensorpipe-go/tensorpipe/agent"
+	"github.com/tensorpipe-go/tensorpipe/rref"
+	"github.com/tensorpipe-go/tensorpipe/tensor"
 )
 
 // TestPS checks that tpipe ps shows a live worker of a dynamic group with its calls, bytes and paths,
@@ -36,10 +39,10 @@ func TestPS(t *testing.T) {
 	rows := strings.Split(strings.TrimSuffix(stdout, "\n"), "\n")
 	require.Len(t, rows, 4)
 	for i, pattern := range []string{
-		`^WORKER +RANK +INCARNATION +ADDRESS +CALLS +SERVING +SENT +RECEIVED +PATHS$`,
-		`^live +0 +[0-9a-f]{8} +\S.*://.* +0 +0 +0 B +0 B +-$`,
-		`^killed +1 +[0-9a-f]{8} +\S.*://.* +- +- +- +- +unreachable: .*connection refused$`,
-		`^stopped +2 +[0-9a-f]{8} +\S.*://.* +- +- +- +- +timed out: no answer within 2s$`,
+		`^WORKER +RANK +INCARNATION +ADDRESS +CALLS +SERVING +HELD +OWNED +SENT +RECEIVED +PATHS$`,
+		`^live +0 +[0-9a-f]{8} +\S.*://.* +0 +0 +- +- +0 B +0 B +-$`,
+		`^killed +1 +[0-9a-f]{8} +\S.*://.* +- +- +- +- +- +- +unreachable: .*connection refused$`,
+		`^stopped +2 +[0-9a-f]{8} +\S.*://.* +- +- +- +- +- +- +timed out: no answer within 2s$`,
 	} {
 		require.Regexp(t, regexp.MustCompile(pattern), rows[i])
 	}
@@ -83,9 +86,10 @@ func TestPSOfStaticGroup(t *testing.T) {
 	first.stop()
 }
 
-// TestPSPaths checks the last column: paths in order, with names or their number.
+// TestPSPaths checks the columns of references, and the last one: paths in order, with names or their
+// number.
 func TestPSPaths(t *testing.T) {
-	status := agent.WorkerStatus{Worker: agent.WorkerInfo{Name: "a"}, Client: true, Calls: 2, Serving: 1, Sent: 3 << 20, Received: 1536}
+	status := agent.WorkerStatus{Worker: agent.WorkerInfo{Name: "a"}, Client: true, Calls: 2, Serving: 1, Sent: 3 << 20, Received: 1536, Metrics: map[string]int64{"user_rrefs": 5}}
 	for _, p := range []struct{ name, path string }{{"b", "uv+basic"}, {"c", "shm+cma"}, {"d", "shm+cma"}} {
 		status.Pipes = append(status.Pipes, agent.PipeStatus{Worker: agent.WorkerInfo{Name: p.name}, Path: p.path})
 	}
@@ -93,9 +97,43 @@ func TestPSPaths(t *testing.T) {
 	require.Equal(t, "shm+cma to c, d; uv+basic to b", row.paths())
 	var b strings.Builder
 	require.NoError(t, printPS(&b, []psRow{row}))
-	require.Regexp(t, `a \(client\) +0 +00000000 +2 +1 +3 MiB +1.5 KiB +shm\+cma to c, d; uv\+basic to b`, b.String())
+	require.Regexp(t, `a \(client\) +0 +00000000 +2 +1 +5 +- +3 MiB +1.5 KiB +shm\+cma to c, d; uv\+basic to b`, b.String())
 	for range 3 {
 		row.Pipes = append(row.Pipes, psPipe{Worker: "e", Path: "shm+cma"})
 	}
 	require.Equal(t, "shm+cma to 5 members; uv+basic to b", row.paths())
+}
+
+// TestPSReferences checks that tpipe ps shows the remote references that each worker holds, and the
+// values that it owns.
+func TestPSReferences(t *testing.T) {
+	url := "file://" + filepath.Join(t.TempDir(), "store")
+	var agents []*agent.Agent
+	for _, name := range []string{"owner", "user"} {
+		a, err := agent.Join(t.Context(), agent.Config{
+			Name: name, Rank: -1, Rendezvous: url, Logger: slog.New(slog.DiscardHandler), Extensions: []agent.Extension{rref.New(rref.Options{})},
+		})
+		require.NoError(t, err)
+		agents = append(agents, a)
+	}
+	x, err := tensor.FromSlice([]float32{1}, 1)
+	require.NoError(t, err)
+	held := rref.RemoteOp[*tensor.Tensor](t.Context(), agents[1], "owner", "aten::neg", x)
+	_, err = held.Created().Wait(t.Context())
+	require.NoError(t, err)
+	own := rref.Own(agents[0], 1)
+	stdout, stderr, code := tpipe(t, "ps", "-rendezvous", url)
+	require.Zero(t, code, stderr)
+	require.Regexp(t, `(?m)^owner +0 .*://\S+ +0 +0 +0 +2 `, stdout)
+	require.Regexp(t, `(?m)^user +1 .*://\S+ +0 +0 +1 +0 `, stdout)
+	stdout, stderr, code = tpipe(t, "ps", "-rendezvous", url, "-json")
+	require.Zero(t, code, stderr)
+	var all []psRow
+	require.NoError(t, json.Unmarshal([]byte(stdout), &all))
+	require.EqualValues(t, 1, all[0].Metrics["forks"])
+	require.NoError(t, own.Release(t.Context()))
+	require.NoError(t, held.Release(t.Context()))
+	for _, a := range agents {
+		require.NoError(t, a.Shutdown(t.Context()))
+	}
 }

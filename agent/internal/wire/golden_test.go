@@ -44,7 +44,7 @@ func goldens(t testing.TB) map[string][]byte {
 	}
 	status, err := EncodeStatus(&Status{Calls: 2, Serving: 1, Sent: 300, Received: 1 << 40, Pipes: []PipeStatus{
 		{Worker: "worker2", Rank: 2, Address: "127.0.0.1:4000", Path: "uv+basic", Calls: 1, Serving: 1, Sent: 300, Received: 7},
-	}})
+	}, Metrics: []Metric{{Name: "forks", Value: 300}, {Name: "owner_rrefs", Value: 2}}})
 	require.NoError(t, err)
 	return map[string][]byte{
 		"status":          status,
@@ -81,10 +81,24 @@ func TestGoldenMessages(t *testing.T) {
 	messages := goldens(t)
 	require.Len(t, messages, len(files))
 	for name, message := range messages {
-		text, err := os.ReadFile(filepath.Join("testdata", name+".hex"))
-		require.NoError(t, err)
-		want, err := hex.DecodeString(strings.Join(strings.Fields(string(text)), ""))
-		require.NoError(t, err)
-		require.Equal(t, want, message, name)
+		require.Equal(t, golden(t, name+".hex"), message, name)
 	}
+}
+
+// golden returns the bytes in a file of testdata.
+func golden(t *testing.T, name string) []byte {
+	text, err := os.ReadFile(filepath.Join("testdata", name))
+	require.NoError(t, err)
+	data, err := hex.DecodeString(strings.Join(strings.Fields(string(text)), ""))
+	require.NoError(t, err)
+	return data
+}
+
+// TestStatusWithoutMetrics tests that the status of a worker that knows no metrics is decoded.
+func TestStatusWithoutMetrics(t *testing.T) {
+	s, err := DecodeStatus(golden(t, filepath.Join("older", "status.hex")))
+	require.NoError(t, err)
+	require.Equal(t, &Status{Calls: 2, Serving: 1, Sent: 300, Received: 1 << 40, Pipes: []PipeStatus{
+		{Worker: "worker2", Rank: 2, Address: "127.0.0.1:4000", Path: "uv+basic", Calls: 1, Serving: 1, Sent: 300, Received: 7},
+	}}, s)
 }

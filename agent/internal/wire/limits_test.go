@@ -31,9 +31,17 @@ func TestEncodeIsWithinTheLimitsOfDecode(t *testing.T) {
 
 	_, err := wire.EncodeStatus(&wire.Status{Pipes: make([]wire.PipeStatus, wire.MaxPipes+1)})
 	require.ErrorIs(t, err, codec.ErrLimit)
+	_, err = wire.EncodeStatus(&wire.Status{Metrics: make([]wire.Metric, wire.MaxMetrics+1)})
+	require.ErrorIs(t, err, codec.ErrLimit)
+	_, err = wire.EncodeStatus(&wire.Status{Metrics: []wire.Metric{{Name: strings.Repeat("x", wire.MaxMetricName+1)}}})
+	require.ErrorIs(t, err, codec.ErrLimit)
 	_, err = wire.EncodeStatus(&wire.Status{Pipes: []wire.PipeStatus{{Path: strings.Repeat("x", 5<<20)}}})
 	require.ErrorIs(t, err, codec.ErrLimit)
-	data, err := wire.EncodeStatus(&wire.Status{Pipes: make([]wire.PipeStatus, wire.MaxPipes)})
+	largest := wire.Status{Pipes: make([]wire.PipeStatus, wire.MaxPipes), Metrics: make([]wire.Metric, wire.MaxMetrics)}
+	for i := range largest.Metrics {
+		largest.Metrics[i].Name = strings.Repeat("x", wire.MaxMetricName)
+	}
+	data, err := wire.EncodeStatus(&largest)
 	require.NoError(t, err)
 	_, err = wire.DecodeStatus(data)
 	require.NoError(t, err)

@@ -14,6 +14,14 @@ type Status struct {
 	Calls, Serving int          // calls of this worker that have not ended; requests that it serves
 	Sent, Received uint64       // bytes of payloads and tensors since it joined, also in pipes that have ended
 	Pipes          []PipeStatus // to other members, by rank; at most MaxPipes
+	Metrics        []Metric     // of the extensions, by name; at most MaxMetrics. Older workers send none
+}
+
+// Metric is a number of an extension.
+type Metric struct {
+	_     struct{} `tensorpipe:"agent.metric"`
+	Name  string
+	Value int64
 }
 
 // PipeStatus is one pipe of a worker.
@@ -26,20 +34,37 @@ type PipeStatus struct {
 	Sent, Received uint64 // bytes of payloads and tensors
 }
 
-// MaxPipes bounds the pipes in a Status.
-const MaxPipes = 1024
+// Bounds of a Status: of its pipes, its metrics, and the bytes in the name of a metric.
+const (
+	MaxPipes      = 1024
+	MaxMetrics    = 256
+	MaxMetricName = 128
+)
 
 // statusLimits bounds the memory for the status of a worker.
 var statusLimits = codec.Limits{MaxDepth: 8, Bytes: 4 << 20, MemoryBytes: 16 << 20, MaxElements: 16 * MaxPipes}
 
 // EncodeStatus returns the encoding of s, which belongs to the caller. The error is that of the
 // codec, or matches codec.ErrLimit if DecodeStatus would reject s because of its size or its number
-// of pipes; the bytes are then nil.
+// of pipes or metrics; the bytes are then nil.
 func EncodeStatus(s *Status) ([]byte, error) {
-	if len(s.Pipes) > MaxPipes {
-		return nil, fmt.Errorf("%w: %d pipes, at most %d", codec.ErrLimit, len(s.Pipes), MaxPipes)
+	if err := s.check(); err != nil {
+		return nil, fmt.Errorf("%w: %w", codec.ErrLimit, err)
 	}
 	return encode(s, statusLimits)
+}
+
+// check returns an error if s has too many pipes or metrics, or a name that is too long.
+func (s *Status) check() error {
+	if len(s.Pipes) > MaxPipes || len(s.Metrics) > MaxMetrics {
+		return fmt.Errorf("%d pipes and %d metrics, at most %d and %d", len(s.Pipes), len(s.Metrics), MaxPipes, MaxMetrics)
+	}
+	for _, m := range s.Metrics {
+		if len(m.Name) > MaxMetricName {
+			return fmt.Errorf("a metric with a name of %d bytes, at most %d", len(m.Name), MaxMetricName)
+		}
+	}
+	return nil
 }
 
 // DecodeStatus decodes message, which EncodeStatus has encoded. The result shares no memory with
@@ -47,8 +72,8 @@ func EncodeStatus(s *Status) ([]byte, error) {
 func DecodeStatus(message []byte) (*Status, error) {
 	s := new(Status)
 	err := decode(message, s, statusLimits)
-	if err == nil && len(s.Pipes) > MaxPipes {
-		err = fmt.Errorf("%d pipes", len(s.Pipes))
+	if err == nil {
+		err = s.check()
 	}
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrProtocol, err)
