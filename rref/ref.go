@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/tensorpipe-go/tensorpipe/agent"
-	"github.com/tensorpipe-go/tensorpipe/agent/codec"
 	"github.com/tensorpipe-go/tensorpipe/agent/future"
 )
 
@@ -200,18 +199,6 @@ func (h *handle) String() string {
 	return h.core.text()
 }
 
-// MarshalJSON fails with an error that matches ErrEncoding: a reference outside of a call would not
-// keep its value.
-func (h *handle) MarshalJSON() ([]byte, error) {
-	return nil, fmt.Errorf("%w, not as JSON", ErrEncoding)
-}
-
-// GobEncode fails with an error that matches ErrEncoding.
-func (h *handle) GobEncode() ([]byte, error) { return nil, fmt.Errorf("%w, not as gob", ErrEncoding) }
-
-// GobDecode fails with an error that matches ErrEncoding.
-func (h *handle) GobDecode([]byte) error { return fmt.Errorf("%w, not as gob", ErrEncoding) }
-
 // Equal reports whether both references are to the same value.
 func (f *Ref[T]) Equal(other *Ref[T]) bool {
 	return f == other || f != nil && other != nil && f.core != nil && other.core != nil && f.core.owner.Incarnation == other.core.owner.Incarnation && f.core.label == other.core.label
@@ -330,88 +317,6 @@ func (c *core) whileUsable(ctx context.Context) (limited context.Context, stop f
 	return limited, func() { cancel(nil) }
 }
 
-// Type returns the name of the type of the value on its owner, see codec.Namer. The first call asks
-// the owner, and waits until the value exists. The error is as that of ToHere.
-func (f *Ref[T]) Type(ctx context.Context, opts ...agent.CallOption) (string, error) {
-	return f.get().typeName(ctx, opts)
-}
-
-// Type returns the name of the type of the value, as that of Ref does.
-func (a *Any) Type(ctx context.Context, opts ...agent.CallOption) (string, error) {
-	return a.get().typeName(ctx, opts)
-}
-
-// TypeAsync returns a future of what Type returns. Once one has succeeded, all calls for this copy of
-// the reference return the same future.
-func (f *Ref[T]) TypeAsync(ctx context.Context, opts ...agent.CallOption) *agent.Future[string] {
-	return f.get().typeAsync(ctx, opts)
-}
-
-// TypeAsync returns a future of what Type returns, as that of Ref does.
-func (a *Any) TypeAsync(ctx context.Context, opts ...agent.CallOption) *agent.Future[string] {
-	return a.get().typeAsync(ctx, opts)
-}
-
-func (h *handle) typeAsync(ctx context.Context, opts []agent.CallOption) *agent.Future[string] {
-	c, err := h.useFor("type")
-	if err != nil {
-		return future.Failed[string](err)
-	}
-	defer c.unuse()
-	if known := h.typ.Load(); known != nil {
-		return known
-	}
-	out := future.New[string]()
-	started := c.refs.spawn(func() {
-		typ, err := h.typeName(ctx, opts)
-		if err != nil {
-			_ = out.Fail(err)
-			return
-		}
-		h.typ.CompareAndSwap(nil, out)
-		_ = out.Set(typ)
-	})
-	if !started {
-		_ = out.Fail(ErrClosed)
-	}
-	return out
-}
-
-func (h *handle) typeName(ctx context.Context, opts []agent.CallOption) (string, error) {
-	c, err := h.useFor("type")
-	if err != nil {
-		return "", err
-	}
-	defer c.unuse()
-	r := c.refs
-	if c.isOwned() {
-		v, err := c.awaitValue(ctx)
-		if err != nil {
-			return "", err
-		}
-		return v.typ, nil
-	}
-	r.mu.Lock()
-	typ := c.typ
-	r.mu.Unlock()
-	if typ != "" {
-		return typ, nil
-	}
-	if err := c.checkUsable(); err != nil {
-		return "", err
-	}
-	ctx, stop := c.whileUsable(ctx)
-	defer stop()
-	typ, err = typeMessage.Call(ctx, r.agent, agent.To(c.owner.Name), "", c.fork(), opts...)
-	if err != nil {
-		return "", c.explain(err)
-	}
-	r.mu.Lock()
-	c.typ = typ
-	r.mu.Unlock()
-	return typ, nil
-}
-
 // As returns a reference of type T to the value of a, which may be released before it. It does not
 // check the type of the value, which ToHere does.
 func As[T any](a *Any) (*Ref[T], error) {
@@ -420,40 +325,4 @@ func As[T any](a *Any) (*Ref[T], error) {
 		return nil, err
 	}
 	return newRef[T](c), nil
-}
-
-// TensorpipeName implements codec.Namer.
-func (*Ref[T]) TensorpipeName() string { return refName }
-
-// TensorpipeName implements codec.Namer.
-func (*Any) TensorpipeName() string { return refName }
-
-const refName = "rref.Ref"
-
-// AppendTensorpipe implements codec.Appender: it encodes the reference in a message, as a new
-// reference of the receiver. The error matches ErrEncoding outside of a call, ErrReleased, or is that
-// of a reference whose creation has failed.
-func (f *Ref[T]) AppendTensorpipe(e *codec.Encoder) error { return f.encode(e) }
-
-// ParseTensorpipe implements codec.Parser.
-func (f *Ref[T]) ParseTensorpipe(d *codec.Decoder) error {
-	c, err := decodeRef(d)
-	if err != nil {
-		return err
-	}
-	f.set(c, runtime.AddCleanup(f, (*core).forget, c))
-	return nil
-}
-
-// AppendTensorpipe implements codec.Appender, as that of Ref does.
-func (a *Any) AppendTensorpipe(e *codec.Encoder) error { return a.encode(e) }
-
-// ParseTensorpipe implements codec.Parser.
-func (a *Any) ParseTensorpipe(d *codec.Decoder) error {
-	c, err := decodeRef(d)
-	if err != nil {
-		return err
-	}
-	a.set(c, runtime.AddCleanup(a, (*core).forget, c))
-	return nil
 }
