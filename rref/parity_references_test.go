@@ -46,12 +46,14 @@ func TestParityReferences(t *testing.T) {
 			others = append(others, f)
 		}
 		otherA, otherB := others[0], others[1]
-		require.False(t, any(a.Owner()) == any(23))
-		require.True(t, otherA.Owner() == otherB.Owner())
-		require.False(t, a.Owner() == otherA.Owner())
-		require.True(t, otherA.Owner() == otherA.Owner())
-		require.True(t, a.Owner() == b.Owner())
-		require.True(t, a.Owner() == w.Self())
+		same := func(x, y any) bool { return x == y }
+		require.False(t, same(a.Owner(), 23))
+		require.True(t, same(otherA.Owner(), otherB.Owner()))
+		require.False(t, same(a.Owner(), otherA.Owner()))
+		require.True(t, same(otherA.Owner(), otherA.Owner()))
+		require.True(t, same(a.Owner(), a.Owner()))
+		require.True(t, same(a.Owner(), b.Owner()))
+		require.True(t, same(a.Owner(), w.Self()))
 		m := map[agent.WorkerInfo]any{a.Owner(): a, otherA.Owner(): otherA}
 		require.Same(t, a, m[b.Owner()])
 		require.Same(t, otherA, m[otherB.Owner()])

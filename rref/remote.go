@@ -130,7 +130,9 @@ func (r *Refs) createHere(ctx context.Context, id forkID, label Label, send func
 		if err != nil {
 			err = &CreationError{c.text(), err}
 			r.mu.Lock()
-			c.state, c.err = failed, err
+			if c.err = err; c.state == confirmed {
+				c.state = failed
+			}
 			ready := v.ready
 			r.mu.Unlock()
 			if !ready {
