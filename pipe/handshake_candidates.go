@@ -87,8 +87,8 @@ func reasonFrame(err error) transport.Frame {
 	return transport.Frame{text[:min(len(text), wire.MaxRejection)]}
 }
 
-// If err is a failedCandidate, sendRetry sends the server the text of err over first, the first
-// connection of the handshake. The server then no longer waits for a connection that will not come.
+// sendRetry sends the server the text of err over first, the first connection of the handshake, if
+// err is a failedCandidate. The server then no longer waits for a connection that will not come.
 // For any other err it sends nothing. A failure to send is ignored; the server then waits until its
 // HandshakeTimeout.
 func sendRetry(first transport.Conn, err error) {
