@@ -73,7 +73,7 @@ func newShells(t *testing.T) [2]shell {
 	}
 	first, second := twohosts.Isolated(t, "192.0.2.1", "192.0.2.2")
 	dir := t.TempDir()
-	out, err := exec.Command("go", "build", "-o", dir, "./cmd/tpipe", "./examples/calls", "./examples/http", "./examples/pages").CombinedOutput()
+	out, err := exec.Command("go", "build", "-o", dir, "./cmd/tpipe", "./examples/calls", "./examples/http", "./examples/pages", "./examples/refs").CombinedOutput()
 	require.NoError(t, err, string(out))
 	root, err := os.Getwd()
 	require.NoError(t, err)

@@ -1,0 +1,52 @@
+package main
+
+import (
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/freeport"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/leakcheck"
+)
+
+// asCommand is the environment variable that makes the test program run as the command.
+const asCommand = "EXAMPLE_REFS"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(asCommand) != "" {
+		main()
+		return
+	}
+	leakcheck.Main(m)
+}
+
+const wanted = "the model on server is y = 3.00x -2.00\n"
+
+// TestRefs checks the result of four workers in this process. Each of them leaves without an error,
+// so no reference is left.
+func TestRefs(t *testing.T) {
+	url := "file://" + t.TempDir() + "/store"
+	errs := make(chan error, len(workers))
+	var out strings.Builder
+	for rank := range workers {
+		go func() { errs <- run(t.Context(), rank, url, &out) }()
+	}
+	for range workers {
+		require.NoError(t, <-errs)
+	}
+	require.Equal(t, wanted, out.String())
+}
+
+// TestRefsByHand runs the command of the package comment, which starts all workers as processes, and
+// checks what they print. Nothing is logged about references that were not released.
+func TestRefsByHand(t *testing.T) {
+	c := exec.CommandContext(t.Context(), os.Args[0], "-rendezvous", "tcp://"+freeport.Addr(t))
+	var out, log strings.Builder
+	c.Env, c.Stdout, c.Stderr = append(os.Environ(), asCommand+"=1"), &out, &log
+	require.NoError(t, c.Run(), log.String())
+	require.Equal(t, wanted, out.String())
+	require.NotContains(t, log.String(), "references")
+}
