@@ -107,9 +107,14 @@ func (a *Agent) startExtensions(all []Extension) error {
 	return nil
 }
 
+// drainKey is the key of the context of Extension.Drain. A worker may reach a round of AllGather much
+// later than the others there.
+type drainKey struct{}
+
 // drainExtensions calls Drain of all extensions, the last one first, and returns their errors
 // joined.
 func (a *Agent) drainExtensions(ctx context.Context) (err error) {
+	ctx = context.WithValue(ctx, drainKey{}, true)
 	for _, e := range slices.Backward(a.extensions) {
 		err = errtext.Join(err, e.Drain(ctx))
 	}

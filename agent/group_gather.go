@@ -22,7 +22,8 @@ import (
 // the k-th call of one worker for a set meets the k-th call of the others. value is in use until
 // AllGather returns; the returned values are decoded copies, also that of this worker.
 //
-// It ends with ctx, or after the agent's default timeout. If a worker dies, leaves or cancels its
+// It ends with ctx, or after the agent's default timeout, which does not apply with the context of
+// Extension.Drain. If a worker dies, leaves or cancels its
 // call, AllGather fails for all workers. The error is an *Error. If the error is due to another
 // worker, its field Worker names that worker, or a worker that has not called AllGather, and it
 // matches ErrUnreachable, ErrRestarted, ErrCallerGone or ErrTimeout. Otherwise it wraps the reason,
@@ -30,7 +31,11 @@ import (
 // among workers, ErrNoWorker if one of them does not exist, ErrArguments or ErrResult if a value
 // cannot be encoded or decoded, ErrRemoved, or ErrClosed.
 func AllGather[T any](ctx context.Context, a *Agent, value T, workers ...To) (map[string]T, error) {
-	values, err := gather(ctx, a, groupOp{op: "all-gather", workers: workers}, value)
+	g := groupOp{op: "all-gather", workers: workers}
+	if ctx.Value(drainKey{}) != nil {
+		g.opts = []CallOption{WithTimeout(0)}
+	}
+	values, err := gather(ctx, a, g, value)
 	if err != nil {
 		return nil, err
 	}
