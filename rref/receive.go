@@ -168,11 +168,13 @@ func (r *Refs) requestForks(owner *ownerState, refs []arrivedRef) {
 	}
 	var reply forkReply
 	var sent time.Time
+	// The owner waits for a parent for a lease, and must be able to reply after that.
+	opts := append(r.background(), agent.WithTimeout(2*r.options.Lease))
 	err := r.persist(owner.worker, func(ctx context.Context) (err error) {
 		r.mu.Lock()
 		sent, list.Epoch = time.Now(), owner.lease.epoch
 		r.mu.Unlock()
-		reply, err = forkMessage.Call(ctx, r.agent, agent.To(owner.Name), "", list, r.background()...)
+		reply, err = forkMessage.Call(ctx, r.agent, agent.To(owner.Name), "", list, opts...)
 		r.checkFenced(owner, err)
 		return err
 	})
