@@ -58,9 +58,8 @@ func main() {
 	}
 }
 
-// path returns a Config for workers that use one kind of connection: over is shm, tcp or tls. cert
-// and key are the names of the files with the certificate and the key for tls. The error is that of
-// a file, or lists the valid values of over.
+// path returns a Config for workers that connect over shm, tcp or tls, the latter with the files cert
+// and key. The error is that of a file, or lists the valid values of over.
 func path(over, cert, key string) (agent.Config, error) {
 	var options []uv.Option
 	switch over {
