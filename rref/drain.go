@@ -111,6 +111,7 @@ func describeValues(all []*core) string {
 func (r *Refs) awaitSettled(ctx context.Context) error {
 	for {
 		r.mu.Lock()
+		r.askKept()
 		open := len(r.children)
 		for _, o := range r.owners {
 			if o.deleting {
@@ -131,6 +132,17 @@ func (r *Refs) awaitSettled(ctx context.Context) error {
 		case <-changed:
 		case <-ctx.Done():
 			return fmt.Errorf("rref: %d messages about references have not ended: %w", open, context.Cause(ctx))
+		}
+	}
+}
+
+// askKept has the receivers asked about references in kept replies: no call is repeated any more, and
+// these messages end only with the agent. The caller holds r.mu.
+func (r *Refs) askKept() {
+	for id, ch := range r.children {
+		if ch.kept && !ch.asking && !r.closed {
+			ch.asking = true
+			r.work.Go(func() { r.ask(id) })
 		}
 	}
 }

@@ -220,7 +220,7 @@ func (r *Refs) failCores(o *ownerState, err error) {
 	lost := 0
 	for _, c := range r.cores {
 		if c.owner == o && c.state == confirmed {
-			c.state, c.err = failed, err
+			c.state, c.err, c.dropped = failed, err, true
 			c.releaseUnused()
 			lost++
 		}

@@ -259,7 +259,8 @@ func (r *Refs) unpin(id forkID, f *fork) {
 	}
 }
 
-// removeIfUnused removes the fork if its holder has deleted it and no message carries it. It returns
+// removeIfUnused removes the fork if its holder has deleted it and no message carries it. A repeated
+// message that would add it again is refused from then on. removeIfUnused returns
 // the value if that is dropped with its last reference, and otherwise nil; the caller then calls
 // value.drop without r.mu. The caller holds r.mu.
 func (r *Refs) removeIfUnused(id forkID, f *fork) (dropped *value) {
@@ -269,6 +270,7 @@ func (r *Refs) removeIfUnused(id forkID, f *fork) (dropped *value) {
 	delete(r.forks, id)
 	if f.holder != nil {
 		f.holder.forks-- // without forks it stays until its lease is over
+		r.refused.add(id, r.options.Lease)
 	}
 	f.value.forks--
 	return r.dropIfUnused(f.value)

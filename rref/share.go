@@ -37,6 +37,8 @@ type child struct {
 	parent *core // with a use for the child; nil on the owner
 	fork   *fork // on the owner
 	forkID forkID
+	kept   bool // it is in a reply that may be kept and sent again
+	asking bool // the receiver is asked, because this worker drains
 }
 
 // encoding makes m known to the encodings of references in it.
@@ -67,7 +69,7 @@ func (h *handle) encode(e *codec.Encoder) error {
 		return err
 	}
 	id, label := newForkID(), r.newLabel()
-	ch := &child{to: worker{Name: m.Peer.Name, Rank: m.Peer.Rank, Incarnation: m.Incarnation()}}
+	ch := &child{to: worker{Name: m.Peer.Name, Rank: m.Peer.Rank, Incarnation: m.Incarnation()}, kept: m.IsKept()}
 	var kind, epoch uint64
 	switch proof := c.id; {
 	case c.isOwned():

@@ -43,6 +43,7 @@ type core struct {
 	epoch   uint64  // of the lease under which the owner has confirmed the reference
 	typ     string  // of the value, once known
 	state   coreState
+	dropped bool // the owner does not have it any more
 }
 
 // ownerState is a worker to which this one has references, or messages about them.
@@ -193,7 +194,6 @@ func (c *core) releaseUnused() (dropped *value) {
 	if c.uses > 0 || c.state == pending || c.state == deleted {
 		return nil
 	}
-	was := c.state
 	c.state = deleted
 	if v := c.value; v != nil {
 		if c.localID != nil {
@@ -206,19 +206,14 @@ func (c *core) releaseUnused() (dropped *value) {
 		return nil
 	}
 	delete(r.cores, c.id)
+	r.refused.add(c.id, r.options.Lease) // if the message is repeated that has brought it
 	c.owner.cores--
-	if was == confirmed || !isDropped(c.err) {
+	if !c.dropped && !errors.Is(c.err, ErrOwnerGone) { // the owner may have it, or get it later
 		r.enqueueDelete(c.owner, c.id)
 	}
 	r.forgetIfUnused(c.owner)
 	r.notify()
 	return nil
-}
-
-// isDropped reports whether err, with which a reference has failed, shows that the owner does not
-// have its fork and never will.
-func isDropped(err error) bool {
-	return errors.Is(err, ErrNoValue) || errors.Is(err, ErrFenced) || errors.Is(err, ErrOwnerGone)
 }
 
 // enqueueDelete has the owner o told that the fork is released, in one message with others. The
