@@ -16,6 +16,12 @@
 // The owner keeps the value as long as a worker has a reference that the owner has confirmed. A
 // handler starts when all references in its arguments are confirmed.
 //
-// The package is not complete: a worker that dies does not lose its references yet, so the values
-// that it referred to stay until their owner ends. See docs/decisions/2026-11-24-remote-references.md.
+// A worker keeps its references as long as the owner hears from it: the owner grants each worker one
+// lease for all of them, and drops them when it has heard nothing for Options.Lease. The worker then
+// gets ErrFenced, and never another value. If the owner has left the group or has restarted, its
+// references fail with an OwnerError.
+//
+// References that form a cycle across workers are not collected. Shutdown releases them, and logs them.
+//
+// docs/rref.md explains the protocol.
 package rref
