@@ -277,7 +277,7 @@ func (t *callTask) Run(ctx context.Context, q *agent.Request) {
 			ptr = nil
 		}
 		t.refs.complete(t.result, ptr, nil, err)
-		_ = q.Reply(&t.epoch)
+		replyCreated(ctx, q, t.epoch, err)
 	case err != nil:
 		_ = q.Fail(err)
 	default:

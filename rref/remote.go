@@ -206,19 +206,43 @@ func (h createHandler) Open(q *agent.Request) (agent.Task, error) {
 		return nil, err
 	}
 	var v *value
-	task, err := q.Delegate(h.typ, func(k *agent.Kept, err error) {
+	t := &createTask{}
+	t.Task, err = q.Delegate(h.typ, func(k *agent.Kept, err error) {
 		var ptr any
 		if err == nil {
 			ptr, err = keptValue(h.typ, k)
 		}
 		r.complete(v, ptr, k, err)
-		_ = q.Reply(&epoch) // an error of the function is that of the value
+		replyCreated(t.ctx, q, epoch, err)
 	})
 	if err != nil {
 		return nil, err
 	}
 	v, epoch, err = r.register(q, id, label, epoch)
-	return task, err
+	return t, err
+}
+
+// createTask is a call of a function whose result is kept.
+type createTask struct {
+	agent.Task
+	ctx context.Context // of Run
+}
+
+// Run implements agent.Task.
+func (t *createTask) Run(ctx context.Context, q *agent.Request) {
+	t.ctx = ctx
+	t.Task.Run(ctx, q)
+}
+
+// replyCreated replies to a request with the context ctx that has created a value, under the lease of
+// that epoch. err is the error of the function: it is that of the value, and the reference is
+// confirmed, unless the function was ended by the end of the request.
+func replyCreated(ctx context.Context, q *agent.Request, epoch uint64, err error) {
+	if err != nil && ctx.Err() != nil {
+		_ = q.Fail(err)
+		return
+	}
+	_ = q.Reply(&epoch)
 }
 
 // keptValue returns a pointer to the value of k, the result of a function of that kind.
