@@ -92,21 +92,13 @@ func TestParityFailedMessages(t *testing.T) {
 	})
 }
 
-// lost returns rules for messages of the type with that name by PyTorch: the first three fail, and the
-// next one is lost. A message of the same type must follow.
-func lost(t *testing.T, name string) []faulty.Rule {
-	rules := faults{fail: []string{name}}.rules(t)
-	return append(rules, faulty.Rule{Types: rules[0].Types, Skip: 3, First: 1, Do: faulty.Drop()})
-}
-
-var arrived = []faulty.Count{{Matched: 5, Taken: 3}, {Matched: 5, Taken: 1}}
-
 func TestParityRetries(t *testing.T) {
-	withFaults(t, "rpc/FaultyAgent.retry_fork_request", lost(t, "RREF_FORK_REQUEST"), func(t *testing.T, g *group, w worker, faults []*faulty.Faulty) {
+	forks := faults{fail: []string{"RREF_FORK_REQUEST"}}.rules(t)
+	withFaults(t, "rpc/FaultyAgent.retry_fork_request", forks, func(t *testing.T, g *group, w worker, faults []*faulty.Faulty) {
 		f := rref.RemoteOp[*tensor.Tensor](w.ctx, w.Agent, w.next(1), "aten::add", ones(), ones())
 		x, err := dense.addRef.Call(w.ctx, w.Agent, w.next(2), refAndValue[*tensor.Tensor]{f, ones()}, agent.WithTimeout(0))
 		requireSum(t, x, err, ones(), ones(), ones())
-		require.Equal(t, arrived, faults[2].Counts())
+		require.Equal(t, []faulty.Count{{Matched: 4, Taken: 3}}, faults[2].Counts())
 		require.NoError(t, f.Release(w.ctx))
 		g.requireReleased()
 	})
@@ -123,7 +115,9 @@ func TestParityRetries(t *testing.T) {
 		require.NoError(t, f.Release(w.ctx))
 		g.requireReleased()
 	})
-	withFaults(t, "rpc/FaultyAgent.retry_user_delete", lost(t, "RREF_USER_DELETE"), func(t *testing.T, g *group, w worker, faults []*faulty.Faulty) {
+	deletes := faults{fail: []string{"RREF_USER_DELETE"}}.rules(t)
+	deletes = append(deletes, faulty.Rule{Types: deletes[0].Types, Skip: 3, First: 1, Do: faulty.Drop()}) // without an error
+	withFaults(t, "rpc/FaultyAgent.retry_user_delete", deletes, func(t *testing.T, g *group, w worker, faults []*faulty.Faulty) {
 		kept := rref.RemoteOp[*tensor.Tensor](w.ctx, w.Agent, w.next(1), "aten::add", ones(), 1)
 		f := rref.RemoteOp[*tensor.Tensor](w.ctx, w.Agent, w.next(1), "aten::add", ones(), 1)
 		x, err := f.ToHere(w.ctx)
@@ -131,7 +125,7 @@ func TestParityRetries(t *testing.T) {
 		require.NoError(t, f.Release(w.ctx))
 		require.Equal(t, 2, g.refs[1].SharedValues())
 		g.awaitTrue(func() bool { return g.refs[1].SharedValues() == 1 })
-		require.Equal(t, arrived, faults[0].Counts())
+		require.Equal(t, []faulty.Count{{Matched: 5, Taken: 3}, {Matched: 5, Taken: 1}}, faults[0].Counts())
 		x, err = kept.ToHere(w.ctx)
 		requireSum(t, x, err, ones(), 1)
 	})
@@ -237,6 +231,10 @@ func delayed(create func(...agent.CallOption) func(worker, agent.To) *rref.Ref[*
 			_, err = slow.ToHere(w.ctx, agent.WithTimeout(time.Millisecond))
 			requireTimeout(t, err, "1 ms")
 			require.NotErrorIs(t, err, rref.ErrCreation)
+			begun := time.Now()
+			_, err = create(agent.WithTimeout(time.Second))(w, w.next(steps)).ToHere(w.ctx)
+			requireCreation(t, err)
+			require.Equal(t, time.Second, time.Since(begun), "the fetch ends with the creation")
 		}
 		require.NotZero(t, slices.Max(taken(faults[0])))
 		sleep(10 * time.Second) // the messages have arrived

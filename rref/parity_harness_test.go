@@ -66,8 +66,12 @@ func (g *group) each(s script) {
 }
 
 // finish shuts the workers of g down concurrently, unless they are already. It requires that all
-// succeed, and that no worker has a value or a reference after that.
+// succeed, and that no worker has a value or a reference after that. If the test has failed, a worker
+// may be busy, and finish does nothing.
 func (g *group) finish() {
+	if g.t.Failed() {
+		return
+	}
 	g.each(func(t require.TestingT, w worker) {
 		if err := w.Shutdown(w.ctx); !errors.Is(err, agent.ErrClosed) {
 			require.NoError(t, err)

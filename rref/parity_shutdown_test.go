@@ -5,8 +5,10 @@ import (
 	"errors"
 	"io"
 	"runtime"
+	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -95,7 +97,17 @@ func TestParityShutdown(t *testing.T) {
 				c.Extensions, c.FaultHook = append(c.Extensions, f), f.inject
 			}
 		}, func(g *group) {
-			for rank, err := range g.shutdown() {
+			errs := make([]error, parityWorld)
+			var all sync.WaitGroup
+			for rank, a := range g.agents {
+				all.Go(func() {
+					ctx, cancel := context.WithTimeout(g.t.Context(), time.Minute)
+					defer cancel()
+					errs[rank] = a.Shutdown(ctx)
+				})
+			}
+			all.Wait()
+			for rank, err := range errs {
 				if rank == 0 {
 					require.ErrorIs(t, err, agent.ErrTimeout)
 					// The leader and its caller time out at the same moment, and either may report it.
