@@ -115,8 +115,9 @@ type messageSize struct {
 	compressible     Traffic // parts for which compression is requested
 }
 
-// add adds one part to the sizes: the length of metadata and overhead, which bounds the part's
-// other bytes in the descriptor, to s.descriptor, and data, the length of the part, to s.data.
+// add adds the sizes of one part of a message to s. data is the length of the part, and counts in
+// s.data. Its metadata counts in s.descriptor, and so does overhead, an upper bound for the other
+// bytes that describe the part.
 func (s *messageSize) add(overhead int, metadata []byte, data int) {
 	s.descriptor = addSizes(s.descriptor, overhead+len(metadata))
 	s.data = addSizes(s.data, data)

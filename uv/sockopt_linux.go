@@ -23,9 +23,10 @@ func disablePacing(c *net.TCPConn) {
 	}
 }
 
-// control sets TCP_USER_TIMEOUT, to whole milliseconds and at least one, on a socket that package
-// net is about to connect or to listen on. It does nothing without [WithUserTimeout]. Accepted
-// connections inherit the timeout from their listener. It returns the error of the system call.
+// control sets TCP_USER_TIMEOUT on a socket that package net is about to connect or to listen on.
+// The value is that of [WithUserTimeout], rounded down to milliseconds but at least one. Without
+// that option control does nothing. Accepted connections inherit the timeout from their listener.
+// The error is that of the system call or of c.
 func (t *Transport) control(_, _ string, c syscall.RawConn) error {
 	if t.userTimeout <= 0 {
 		return nil

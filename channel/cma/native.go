@@ -98,9 +98,10 @@ func (p *native) Start(r *onesided.Recv, reading bool) (inline bool) {
 	return false
 }
 
-// Pull implements [onesided.Protocol]. It copies the tensor at r.Memory into r.Buf and returns the
-// error of [description.outcome]. The reading goroutine calls it for a tensor for which Start has
-// returned true; when Pull returns, that goroutine may copy another tensor.
+// Pull implements [onesided.Protocol]. It copies the tensor that r.Memory describes from the peer's
+// process into r.Buf. The goroutine that reads frames calls it for a tensor for which Start has
+// returned true. The error matches channel.ErrAborted if the sender has revoked the tensor, or
+// io.ErrUnexpectedEOF if the peer's process is gone. Any other error is that of the copy.
 func (p *native) Pull(r *onesided.Recv) error {
 	o := r.Memory.(*description)
 	err := o.outcome(&p.reader, p.reader.read(o.pid, r.Buf, o.pieces, 0, r.Buf.Len()))

@@ -184,8 +184,8 @@ func (s *session) background(f func()) {
 }
 
 // runBriefly runs f on a goroutine and waits until f has returned, the session has ended, or
-// closeTimeout has passed; f may go on after that. If this process has closed the session f is not
-// run.
+// closeTimeout has passed; f may go on after that. If this process has closed the session or its
+// connection, f is not run.
 func (s *session) runBriefly(f func()) {
 	done := make(chan struct{})
 	s.background(func() {

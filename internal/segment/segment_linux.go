@@ -133,8 +133,8 @@ func open(f *os.File, limit int64) (s *Segment, err error) {
 }
 
 // checkKind checks that fd is shared memory, and reports whether its file is sealed against
-// truncation. The error matches ErrFile if fd is anything else, and is an *Error if a system call
-// fails.
+// truncation. The error matches ErrFile if fd is anything else, or memory of huge pages, and is an
+// *Error if a system call fails.
 //
 // The peer could itself serve the file system of an ordinary file, and delay any operation on it.
 // The kernel answers the query for seals itself, and only for memory files.

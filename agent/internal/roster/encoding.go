@@ -32,7 +32,7 @@ func appendText[T string | []byte](dst []byte, s T) []byte {
 }
 
 // decoder reads the fields of a value from the store. After the first error, which end returns,
-// it reads zero values. Slices that it returns are part of the value.
+// it reads zero values. A []byte that it returns shares the memory of the value.
 type decoder struct {
 	data []byte
 	err  error

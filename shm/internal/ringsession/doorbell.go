@@ -152,8 +152,8 @@ func (p *peerSocket) sendSegment(f *os.File) error {
 }
 
 // receive reads doorbells and segments from the socket and passes them to h, until the socket ends
-// or h returns an error. It then ends the session; the reason is that of closeReason, io.EOF at the
-// end of the socket. It is called once, on a goroutine of the session.
+// or h returns an error. It then ends the session with that error, as closeReason converts it: at
+// the end of the socket the reason is io.EOF. It is called once, on a goroutine of the session.
 func (p *peerSocket) receive(h doorbellHandler) {
 	var buf [64]byte
 	have := 0

@@ -84,8 +84,9 @@ const (
 	largePart = 1 << 20
 )
 
-// batchSize returns how many bytes at most to copy before they are published, for a part of a
-// message with part bytes, in a region of a ring with region bytes.
+// batchSize returns the largest number of bytes that one end copies before it publishes them. part
+// is the size of the part of a message that is copied, and region that of the ring's region, in
+// bytes.
 func batchSize(part, region int) int {
 	if part >= largePart {
 		return maxBatch(region)
