@@ -147,6 +147,9 @@ func (r *Refs) askKept() {
 	}
 }
 
+// maxLeaksListed bounds the references that the error of a leak lists.
+const maxLeaksListed = 100
+
 // leaks returns nil, or an error that matches ErrLeak and lists the references of other workers to
 // values of this one.
 func (r *Refs) leaks() error {
@@ -162,5 +165,8 @@ func (r *Refs) leaks() error {
 		return nil
 	}
 	slices.Sort(lines)
+	if more := len(lines) - maxLeaksListed; more > 0 {
+		lines = append(lines[:maxLeaksListed], fmt.Sprintf("\n\tand %d more", more))
+	}
 	return fmt.Errorf("%w:%s", ErrLeak, strings.Join(lines, ""))
 }

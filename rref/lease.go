@@ -15,8 +15,9 @@ import (
 // Each owner grants each of its users, an incarnation of a worker, one lease for all references. It
 // has a number that the owner never uses again, its epoch. At the owner any message of the user
 // renews it; at the user only an answer that names the epoch does, from the time at which the
-// request left. So the lease ends at the user before it ends at the owner, which then fences the
-// user: it drops the references, and rejects messages that name the epoch.
+// request left, or a reference that the owner sends, for a part of the time. So the lease ends at the
+// user before it ends at the owner, which then fences the user: it drops the references, and rejects
+// messages that name the epoch.
 
 // leaseHeader names an epoch, as 8 bytes. In a request of a user it asks the owner to renew the
 // lease, in a reply of the owner it does. A message has it only if the lease needs to be renewed.
@@ -54,6 +55,7 @@ func (r *Refs) countLeases() {
 // runClock makes the clock run if there are leases or handles. The caller holds r.mu.
 func (r *Refs) runClock() {
 	if r.clock == nil && !r.closed && (r.leases.Load() > 0 || r.handles.Load() > 0) {
+		r.ticked = time.Now()
 		r.clock = time.AfterFunc(min(r.options.Lease/ticksPerLease, time.Second), r.tick)
 	}
 }
@@ -106,8 +108,11 @@ func (r *Refs) tick() {
 	if r.clock = nil; r.closed {
 		return
 	}
+	stopped := now.Sub(r.ticked) > r.options.Lease/2
+	r.ticked = now
 	for _, h := range r.holders {
-		if h.spoke.Swap(false) {
+		// After this process was stopped, messages may have arrived that it has not read yet.
+		if h.spoke.Swap(false) || stopped {
 			h.heard = now
 		}
 		if silence := now.Sub(h.heard); silence > r.options.Lease {

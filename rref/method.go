@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/tensorpipe-go/tensorpipe/agent"
+	"github.com/tensorpipe-go/tensorpipe/agent/codec"
 )
 
 // The types of calls of methods, and of those whose result the owner keeps.
@@ -18,19 +19,22 @@ const (
 
 // Method is the name of a method of values of type M, with the types of its argument and its result.
 // Callers call the method with it; the owner serves it by listing the result of Serve.
-type Method[M, A, R any] struct{ name string }
+type Method[M, A, R any] struct{ name, typ string }
 
 // NewMethod returns the Method with the given name, which is the same on all workers.
-func NewMethod[M, A, R any](name string) Method[M, A, R] { return Method[M, A, R]{name} }
+func NewMethod[M, A, R any](name string) Method[M, A, R] {
+	return Method[M, A, R]{name, codec.TypeName(reflect.TypeFor[M]())}
+}
 
 // Methods are the methods that a worker serves, for Options.Methods.
 type Methods []ServedMethod
 
 // ServedMethod is a method that a worker serves.
 type ServedMethod struct {
-	name string
-	typ  reflect.Type // of the value
-	open func(*agent.Request) (methodTask, error)
+	name     string
+	typ      reflect.Type // of the value
+	typeName string
+	open     func(*agent.Request) (methodTask, error)
 }
 
 // methodTask is a call of a method whose argument is decoded.
@@ -42,7 +46,7 @@ type methodTask interface {
 // Serve returns the entry for Options.Methods by which the owner of a value of type M calls fn with
 // it, for example a method expression. fn owns its argument. Calls may run concurrently.
 func (m Method[M, A, R]) Serve(fn func(M, context.Context, A) (R, error)) ServedMethod {
-	s := ServedMethod{name: m.name, typ: reflect.TypeFor[M]()}
+	s := ServedMethod{name: m.name, typ: reflect.TypeFor[M](), typeName: m.typ}
 	if fn != nil {
 		s.open = func(q *agent.Request) (methodTask, error) {
 			t := &boundMethod[M, A, R]{fn: fn}
@@ -105,6 +109,26 @@ func (m Methods) check() error {
 	return nil
 }
 
+// find returns the method with that name of the type with that name. If the name is served for one type
+// only, that type may have another name, such as that of an interface. It returns nil if there is none.
+func (m Methods) find(name, typ string) *ServedMethod {
+	var only *ServedMethod
+	found := 0
+	for i := range m {
+		if s := &m[i]; s.name == name {
+			if s.typeName == typ {
+				return s
+			}
+			only = s
+			found++
+		}
+	}
+	if found > 1 {
+		return nil
+	}
+	return only
+}
+
 // Call calls the method on the value of f, on its owner, and waits for the result. The call waits
 // until the value exists. The memory of args is free when Call returns. The error is that of the
 // method, or as that of Ref.ToHere; it matches ErrNoMethod if the owner does not serve the method for
@@ -121,7 +145,7 @@ func (m Method[M, A, R]) Call(ctx context.Context, f *Ref[M], args A, opts ...ag
 	}
 	ctx, stop := c.whileUsable(ctx)
 	defer stop()
-	result, err := agent.NewMessageType[A, R](typeCall).Call(ctx, c.refs.agent, agent.To(c.owner.Name), m.name, args, append(opts, c.target())...)
+	result, err := agent.NewMessageType[A, R](typeCall).Call(ctx, c.refs.agent, agent.To(c.owner.Name), m.name, args, append(opts, c.target(m.typ))...)
 	if err != nil {
 		return zero, c.explain(err)
 	}
@@ -142,7 +166,7 @@ func (m Method[M, A, R]) Go(ctx context.Context, f *Ref[M], args A, opts ...agen
 		return failed
 	}
 	ctx, stop := c.whileUsable(ctx)
-	g := agent.NewMessageType[A, R](typeCall).Go(ctx, c.refs.agent, agent.To(c.owner.Name), m.name, args, append(opts, c.target())...)
+	g := agent.NewMessageType[A, R](typeCall).Go(ctx, c.refs.agent, agent.To(c.owner.Name), m.name, args, append(opts, c.target(m.typ))...)
 	_ = g.OnDone(func(*agent.Future[R]) { // cannot fail
 		stop()
 		c.unuse()
@@ -165,7 +189,7 @@ func (m Method[M, A, R]) Remote(ctx context.Context, f *Ref[M], args A, opts ...
 	a, to := c.refs.agent, agent.To(c.owner.Name)
 	created := create(ctx, a, to, func(ctx context.Context, o []agent.CallOption) *agent.Future[uint64] {
 		return agent.NewMessageType[A, uint64](typeCallRemote).Go(ctx, a, to, m.name, args, o...)
-	}, append(opts, c.target()))
+	}, append(opts, c.target(m.typ)))
 	_ = created.creation().OnDone(func(*agent.Future[agent.None]) { c.unuse() })
 	return newRef[R](created)
 }
@@ -185,18 +209,20 @@ func failedRef[R any](h *handle, err error) *Ref[R] {
 	return newRef[R](n)
 }
 
-// targetHeader has the incarnation of the owner, the fork of the value whose method is called, and the
-// epoch of its lease.
+// targetHeader has the incarnation of the owner, the fork of the value whose method is called, the epoch
+// of its lease, and the name of the type that the method is of.
 const targetHeader = "rref.target"
 
-// target returns the option that makes a call one of a method of the value of c.
-func (c *core) target() agent.CallOption {
+// target returns the option that makes a call one of a method of the value of c. typ is the name of the
+// type that the method is of.
+func (c *core) target(typ string) agent.CallOption {
 	t := c.fork()
 	if c.isOwned() {
 		t.ID = c.refs.localID(c)
 	}
 	data := append(slices.Clone(t.Owner[:]), t.ID[:]...)
-	return agent.WithHeader(targetHeader, binary.LittleEndian.AppendUint64(data, t.Epoch))
+	data = binary.LittleEndian.AppendUint64(data, t.Epoch)
+	return agent.WithHeader(targetHeader, append(data, typ...))
 }
 
 // localID returns an id by which messages of this worker to itself name the value of c, a reference
@@ -223,21 +249,14 @@ func (h callHandler) Open(q *agent.Request) (agent.Task, error) {
 	r := h.refs
 	t := &callTask{refs: r, method: q.Name()}
 	data, ok := q.Header(targetHeader)
-	if !ok || len(data) != 2*len(t.target)+8 {
+	if !ok || len(data) < 2*len(t.target)+8 {
 		return nil, fmt.Errorf("%w: no header %s", agent.ErrProtocol, targetHeader)
 	}
 	if err := r.checkTarget([16]byte(data), binary.LittleEndian.Uint64(data[32:])); err != nil {
 		return nil, err
 	}
 	copy(t.target[:], data[16:])
-	for i := range r.options.Methods {
-		s := &r.options.Methods[i]
-		if s.name != q.Name() {
-			continue
-		}
-		if t.bound != nil {
-			return nil, fmt.Errorf("%w: %s is served for two types", ErrNoMethod, s.name)
-		}
+	if s := r.options.Methods.find(q.Name(), string(data[40:])); s != nil {
 		var err error
 		if t.bound, err = s.open(q); err != nil {
 			return nil, err
@@ -253,6 +272,9 @@ func (h callHandler) Open(q *agent.Request) (agent.Task, error) {
 	id, label, epoch, err := r.parseFork(data)
 	if err != nil {
 		return nil, err
+	}
+	if v, epoch := r.created(q, id); v != nil {
+		return &repeatedTask{r, v, epoch}, nil
 	}
 	t.result, t.epoch, err = r.register(q, id, label, epoch)
 	return t, err

@@ -60,6 +60,7 @@ type Refs struct {
 	awaitedOf map[[16]byte]int // the number of awaited requests by the incarnation that has sent them
 	lastEpoch uint64
 	clock     *time.Timer  // of the leases and the forgotten handles; nil if there are neither
+	ticked    time.Time    // when the clock has ticked last, or was started
 	handles   atomic.Int64 // handles of the application that are not released
 	forgotten forgottenCores
 	leases    atomic.Int64                         // holders and owners

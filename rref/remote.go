@@ -3,6 +3,7 @@ package rref
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"time"
 
@@ -206,7 +207,10 @@ func (h createHandler) Open(q *agent.Request) (agent.Task, error) {
 		return nil, err
 	}
 	var v *value
-	t := &createTask{}
+	t := &createTask{ctx: context.Background()}
+	if v, epoch := r.created(q, id); v != nil {
+		return &repeatedTask{r, v, epoch}, nil
+	}
 	t.Task, err = q.Delegate(h.typ, func(k *agent.Kept, err error) {
 		var ptr any
 		if err == nil {
@@ -225,7 +229,7 @@ func (h createHandler) Open(q *agent.Request) (agent.Task, error) {
 // createTask is a call of a function whose result is kept.
 type createTask struct {
 	agent.Task
-	ctx context.Context // of Run
+	ctx context.Context // of Run, once that has begun
 }
 
 // Run implements agent.Task.
@@ -243,6 +247,37 @@ func replyCreated(ctx context.Context, q *agent.Request, epoch uint64, err error
 		return
 	}
 	_ = q.Reply(&epoch)
+}
+
+// created returns the value that an earlier attempt of the request q has created, with the fork of that
+// id, and the epoch of the lease. It returns nil if there is none.
+func (r *Refs) created(q *agent.Request, id forkID) (*value, uint64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	f, h := r.forks[id], r.holders[q.Incarnation()]
+	if f == nil || h == nil || f.holder != h || f.gone {
+		return nil, 0
+	}
+	return f.value, h.epoch
+}
+
+// repeatedTask is a creation of which an earlier attempt runs, or has run, the function.
+type repeatedTask struct {
+	refs  *Refs
+	value *value
+	epoch uint64
+}
+
+// Run implements agent.Task. It replies once the value is ready. If the end of the earlier request has
+// ended the function, it replies with that error.
+func (t *repeatedTask) Run(_ context.Context, q *agent.Request) {
+	t.refs.whenReady(t.value, func() {
+		if err := t.value.err; errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+			_ = q.Fail(err)
+			return
+		}
+		_ = q.Reply(&t.epoch)
+	})
 }
 
 // keptValue returns a pointer to the value of k, the result of a function of that kind.
