@@ -108,10 +108,12 @@ func TestParityCreation(t *testing.T) {
 		requireSum(t, n, err, w.n, w.n+1, w.n+2)
 	})
 	inProcesses(t, "rpc/RpcTest.test_remote_with_exception", func(t require.TestingT, w worker) {
-		_, err := rref.Remote(w.ctx, w.Agent, w.next(1), raiseFunc, agent.None{}).ToHere(w.ctx)
-		require.ErrorContains(t, err, expectedErr)
-		require.NotErrorIs(t, err, rref.ErrCreation)
-		_, err = rref.RemoteInvoke[int](w.ctx, w.Agent, w.Self().To(), noResult.Name(), 10).ToHere(w.ctx)
+		for _, to := range []agent.To{w.next(1), w.Self().To()} {
+			_, err := rref.Remote(w.ctx, w.Agent, to, raiseFunc, agent.None{}).ToHere(w.ctx)
+			require.ErrorContains(t, err, expectedErr)
+			require.NotErrorIs(t, err, rref.ErrCreation)
+		}
+		_, err := rref.RemoteInvoke[int](w.ctx, w.Agent, w.Self().To(), noResult.Name(), 10).ToHere(w.ctx)
 		require.ErrorIs(t, err, agent.ErrArguments)
 		require.ErrorContains(t, err, "the function takes no arguments, got (int)")
 	})
