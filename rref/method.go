@@ -233,9 +233,18 @@ func (r *Refs) localID(c *core) forkID {
 	if c.localID == nil {
 		id := newForkID()
 		c.localID = &id
-		r.forks[id] = &fork{value: c.value, pins: 1}
+		r.addLocalFork(c)
 	}
 	return *c.localID
+}
+
+// addLocalFork makes the local id of c known, if there is one, once the value of c is. The caller holds
+// r.mu.
+func (r *Refs) addLocalFork(c *core) {
+	if c.localID != nil && c.value != nil {
+		r.forks[*c.localID] = &fork{value: c.value, pins: 1}
+		r.arrive(*c.localID, c.value)
+	}
 }
 
 // callHandler serves calls of methods. If remote is true, the owner keeps the results.

@@ -98,6 +98,13 @@ func (r *Refs) complete(v *value, ptr any, kept *agent.Kept, err error) {
 		typ = codec.TypeName(reflect.TypeOf(ptr).Elem())
 	}
 	r.mu.Lock()
+	if v.ready { // the creation has failed for its caller, on this worker, before the function returned
+		r.mu.Unlock()
+		if kept != nil {
+			kept.Drop()
+		}
+		return
+	}
 	v.ready, v.ptr, v.typ, v.kept, v.err = true, ptr, typ, kept, err
 	waiting := v.waiting
 	v.waiting = nil
@@ -276,8 +283,8 @@ func (r *Refs) removeIfUnused(id forkID, f *fork) (dropped *value) {
 	return r.dropIfUnused(f.value)
 }
 
-// dropIfUnused removes v if nothing refers to it any more, and returns it then. The caller holds
-// r.mu, and calls value.drop of the result, if that is not nil, without r.mu.
+// dropIfUnused removes v if nothing refers to it any more, and returns it then if it is ready. The
+// caller holds r.mu, and calls value.drop of the result, if that is not nil, without r.mu.
 func (r *Refs) dropIfUnused(v *value) *value {
 	if v.forks > 0 || v.locals > 0 {
 		return nil
@@ -287,5 +294,8 @@ func (r *Refs) dropIfUnused(v *value) *value {
 	}
 	delete(r.values, v)
 	r.notify()
+	if !v.ready {
+		return nil // complete drops it
+	}
 	return v
 }

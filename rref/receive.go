@@ -151,6 +151,7 @@ func (r *Refs) findOwned(ref arrivedRef, from worker) {
 			if _, kept := r.values[v]; kept {
 				ref.value = v
 				v.locals++
+				r.addLocalFork(ref.core)
 			} else {
 				err = fmt.Errorf("%w: it was released", ErrNoValue)
 			}

@@ -167,7 +167,12 @@ func (r *Refs) Start(a *agent.Agent) error {
 func (r *Refs) Close() error {
 	r.mu.Lock()
 	r.closed = true
-	values := r.values
+	var values []*value
+	for v := range r.values {
+		if v.ready { // complete drops the others
+			values = append(values, v)
+		}
+	}
 	r.values, r.forks = map[*value]struct{}{}, map[forkID]*fork{}
 	awaited := r.awaited
 	r.awaited = map[forkID][]*awaiting{}
@@ -184,9 +189,7 @@ func (r *Refs) Close() error {
 			w.found(nil, ErrClosed)
 		}
 	}
-	for v := range values {
-		v.drop()
-	}
+	dropAll(values)
 	r.work.Wait()
 	return nil
 }
