@@ -203,12 +203,11 @@ func serveParity(_ int, c *agent.Config, o *rref.Options) {
 	)
 }
 
-// parityRegistry returns a new registry with the types that occur in arguments of any type, and with
-// the errors that a test requires by their types.
+// parityRegistry returns a new registry with the types that occur in arguments of any type.
 func parityRegistry() *codec.Registry {
 	r := codec.NewRegistry()
 	for name, sample := range map[string]any{
-		"parity.tensorRef": &rref.Ref[*tensor.Tensor]{}, "rref.CreationError": &rref.CreationError{},
+		"parity.tensorRef": &rref.Ref[*tensor.Tensor]{},
 	} {
 		if err := r.Register(name, sample); err != nil {
 			panic(err)

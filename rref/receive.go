@@ -170,7 +170,7 @@ func (r *Refs) requestForks(owner *ownerState, refs []arrivedRef) {
 	var reply forkReply
 	var sent time.Time
 	// The owner waits for a parent for a lease, and must be able to reply after that.
-	opts := append(r.background(), agent.WithTimeout(2*r.options.Lease))
+	opts := append(r.background(), agent.WithTimeout(5*r.options.Lease/4))
 	err := r.persist(owner.worker, func(ctx context.Context) (err error) {
 		r.mu.Lock()
 		sent, list.Epoch = time.Now(), owner.lease.epoch

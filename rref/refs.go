@@ -134,6 +134,13 @@ func (r *Refs) Configure(c *agent.Config) error {
 			return err
 		}
 	}
+	for name, sample := range map[string]error{
+		"rref.CreationError": &CreationError{}, "rref.OwnerError": &OwnerError{}, "rref.UseError": &UseError{},
+	} {
+		if err := c.Registry.Register(name, sample); err != nil {
+			return err
+		}
+	}
 	c.Interceptors = append(c.Interceptors, agent.Interceptor{
 		Encoding: r.encoding,
 		Received: func(ctx context.Context, m *agent.Message) (context.Context, error) {
@@ -148,7 +155,8 @@ func (r *Refs) Configure(c *agent.Config) error {
 
 // registered are the errors that keep their identity when another worker returns them.
 var registered = map[string]error{
-	"rref.ErrFenced": ErrFenced, "rref.ErrNoValue": ErrNoValue, "rref.ErrNoMethod": ErrNoMethod, "rref.ErrType": ErrType, "rref.ErrCreation": ErrCreation,
+	"rref.ErrFenced": ErrFenced, "rref.ErrOwnerGone": ErrOwnerGone, "rref.ErrReleased": ErrReleased, "rref.ErrNotOwner": ErrNotOwner,
+	"rref.ErrShared": ErrShared, "rref.ErrNoValue": ErrNoValue, "rref.ErrNoMethod": ErrNoMethod, "rref.ErrType": ErrType, "rref.ErrCreation": ErrCreation,
 }
 
 // Start implements agent.Extension.
