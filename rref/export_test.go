@@ -1,0 +1,37 @@
+package rref
+
+// OwnerIncarnation returns the incarnation of the owner of the value of f.
+func OwnerIncarnation[T any](f *Ref[T]) [16]byte { return f.core.owner.Incarnation }
+
+// KeptFor reports whether the owner of f has confirmed f, and whether the owner, which has the given
+// references, keeps the value for it. f must not be released meanwhile.
+func KeptFor[T any](owner *Refs, f *Ref[T]) (isConfirmed, kept bool) {
+	c := f.core
+	c.refs.mu.Lock()
+	isConfirmed = c.state == confirmed
+	v := c.value
+	c.refs.mu.Unlock()
+	owner.mu.Lock()
+	defer owner.mu.Unlock()
+	if c.isOwned() {
+		_, kept = owner.values[v]
+		return isConfirmed, kept
+	}
+	if k := owner.forks[c.id]; k != nil && !k.gone {
+		_, kept = owner.values[k.value]
+	}
+	return isConfirmed, kept
+}
+
+// Tables returns the sizes of all tables of r that must be empty some leases after the last reference
+// was released.
+func (r *Refs) Tables() map[string]int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return map[string]int{
+		"values": len(r.values), "forks": len(r.forks), "holders": len(r.holders), "epochs": len(r.epochs),
+		"awaited": len(r.awaited), "awaitedOf": len(r.awaitedOf), "cores": len(r.cores), "owners": len(r.owners),
+		"children": len(r.children), "arriving": len(r.arriving), "leases": int(r.leases.Load()),
+		"headers": int(r.headers.Load()), "handles": int(r.handles.Load()),
+	}
+}
