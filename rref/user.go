@@ -248,7 +248,8 @@ func (r *Refs) sendDeletes(o *ownerState) {
 		}
 		r.mu.Unlock()
 		err := r.persist(o.worker, func(ctx context.Context) error {
-			_, err := deleteMessage.Call(ctx, r.agent, agent.To(o.Name), "", forkList{Owner: o.Incarnation, IDs: ids}, r.background()...)
+			opts := append(r.background(), agent.WithTimeout(r.options.Lease/timeoutShare))
+			_, err := deleteMessage.Call(ctx, r.agent, agent.To(o.Name), "", forkList{Owner: o.Incarnation, IDs: ids}, opts...)
 			return err
 		})
 		if err != nil && r.base.Err() == nil {
@@ -269,7 +270,7 @@ func (r *Refs) background() []agent.CallOption {
 func (r *Refs) persist(w worker, send func(context.Context) error) error {
 	limit := 2 * r.options.Lease
 	begun := time.Now()
-	for pause := retryDelay; ; pause = min(2*pause, r.options.Lease) {
+	for pause := retryDelay; ; pause = min(2*pause, r.options.Lease/heartbeatShare) {
 		err := send(r.base)
 		if err == nil || r.base.Err() != nil || isFinal(err) || r.silence(w, begun) > limit {
 			return err
