@@ -100,6 +100,7 @@ func (m *machine) shutdown(t *rapid.T, live []*member) {
 	wg.Wait()
 	stop.Stop()
 	if err := errors.Join(errs...); err != nil {
+		m.log(leftAt(live))
 		m.fatal(t, fmt.Sprint("shutdown: ", err))
 	}
 	for _, b := range live {
