@@ -97,14 +97,16 @@ func (k *killable) hold(f *rref.Ref[int]) *rref.Ref[int] {
 	return f
 }
 
-// give returns a reference to a new value on the worker with the given name.
+// give returns a reference to a new value on the worker with the given name. Like all handlers it may
+// run before Join has returned.
 func (k *killable) give(ctx context.Context, owner string) (*rref.Ref[int], error) {
-	return rref.Remote(ctx, k.a, agent.To(owner), double, 21), nil
+	return rref.Remote(ctx, agent.FromContext(ctx), agent.To(owner), double, 21), nil
 }
 
 // shareOwn sends a reference to a value of this worker to another one.
 func (k *killable) shareOwn(ctx context.Context, to string) error {
-	_, err := keepOne.Call(ctx, k.a, agent.To(to), k.hold(rref.Own(k.a, 42)))
+	a := agent.FromContext(ctx)
+	_, err := keepOne.Call(ctx, a, agent.To(to), k.hold(rref.Own(a, 42)))
 	return err
 }
 
