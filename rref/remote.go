@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/tensorpipe-go/tensorpipe/agent"
@@ -102,7 +103,7 @@ func create(ctx context.Context, a *agent.Agent, to agent.To, send func(context.
 		return c
 	}
 	sent := time.Now()
-	f := send(ctx, append(opts, agent.WithHeader(forkHeader, appendFork(nil, owner, id, label, forkLabel, epoch))))
+	f := send(ctx, append(slices.Clip(opts), agent.WithHeader(forkHeader, appendFork(nil, owner, id, label, forkLabel, epoch))))
 	_ = f.OnDone(func(f *agent.Future[uint64]) {
 		granted, err := f.Result()
 		if err != nil {
@@ -125,7 +126,7 @@ func (r *Refs) createHere(ctx context.Context, id forkID, label Label, send func
 	r.mu.Unlock()
 	c := r.localCore(v)
 	c.created = future.New[agent.None]()
-	sent := send(ctx, append(opts, agent.WithHeader(forkHeader, appendFork(nil, r.self, id, label, label, 0))))
+	sent := send(ctx, append(slices.Clip(opts), agent.WithHeader(forkHeader, appendFork(nil, r.self, id, label, label, 0))))
 	_ = sent.OnDone(func(sent *agent.Future[uint64]) {
 		err := sent.Err()
 		if err != nil {
@@ -290,7 +291,7 @@ func keptValue(typ string, k *agent.Kept) (any, error) {
 
 // register adds the value that a request creates, with the fork of its caller, whose lease has the
 // given epoch, or 0 if it knows none. It returns the value and the epoch of the lease. The error matches
-// ErrFenced, agent.ErrProtocol or is that of addFork.
+// ErrFenced, ErrShared, agent.ErrProtocol or is that of addFork.
 func (r *Refs) register(q *agent.Request, id forkID, label Label, epoch uint64) (*value, uint64, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -298,7 +299,10 @@ func (r *Refs) register(q *agent.Request, id forkID, label Label, epoch uint64) 
 		return nil, 0, err
 	}
 	f := r.forks[id]
-	if q.Incarnation() == r.self.Incarnation && f != nil && f.holder == nil {
+	if q.Incarnation() == r.self.Incarnation {
+		if f == nil || f.holder != nil {
+			return nil, 0, fmt.Errorf("%w: the creation on this worker has ended", ErrShared)
+		}
 		return f.value, 0, nil // createHere has added it
 	}
 	if f != nil {
