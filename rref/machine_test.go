@@ -184,7 +184,7 @@ func (m *machine) own(t *rapid.T) {
 func (m *machine) method(t *rapid.T) {
 	b, claims := m.pickClaims(t, 1)
 	c, opts, born := claims[0], m.options(t), time.Now()
-	n := m.newValue(t).Value * 1e6
+	n := m.newValue(t).Value * derived
 	want := c.want + n
 	if n < 0 || c.want < 0 {
 		n, want = 0, c.want

@@ -104,6 +104,9 @@ var (
 	errNone    = errors.New("the worker has no reference")
 )
 
+// derived is the least value that a method makes.
+const derived = 1e6
+
 // machineRemembered is the number of replies that a worker keeps for each other one.
 const machineRemembered = 3
 
@@ -327,6 +330,7 @@ func (b *member) judge(c *claim, op string, v, want int, err error, before bool)
 	case err == nil || c.want < 0 && strings.Contains(err.Error(), errNotMade.Error()):
 	case !isKnown(err):
 		b.failf("%s at %s of %v: %v", op, b.name, c.f, err)
+	case c.want >= derived: // the method may have failed so when it made the value
 	case before && b.isSafe(c): // the value may have failed: ErrCreation, if its owner has created it
 
 		for _, lost := range []error{rref.ErrNoValue, rref.ErrFenced, rref.ErrOwnerGone, rref.ErrShared} {
