@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/tensorpipe-go/tensorpipe/agent"
 )
@@ -17,7 +18,9 @@ import (
 // references of other workers, or nothing changes any more. The references that are left then are
 // leaks: the error matches ErrLeak and lists them, unless Options.IgnoreLeaks is set.
 func (r *Refs) Drain(ctx context.Context) error {
-	close(r.draining)
+	r.mu.Lock()
+	r.draining = true
+	r.mu.Unlock()
 	before := int64(-1)
 	for {
 		if err := r.awaitSettled(ctx); err != nil { // references that are being shared must not be released
@@ -112,6 +115,7 @@ func (r *Refs) awaitSettled(ctx context.Context) error {
 	for {
 		r.mu.Lock()
 		r.askKept()
+		r.askDue(time.Now())
 		open := len(r.children)
 		for _, o := range r.owners {
 			if o.deleting {
@@ -140,9 +144,9 @@ func (r *Refs) awaitSettled(ctx context.Context) error {
 // these messages end only with the agent. The caller holds r.mu.
 func (r *Refs) askKept() {
 	for id, ch := range r.children {
-		if ch.kept && !ch.asking && !r.closed {
+		if ch.kept && !ch.asking {
 			ch.asking = true
-			r.work.Go(func() { r.ask(id) })
+			r.asks.now.Push(id)
 		}
 	}
 }

@@ -35,3 +35,6 @@ func (r *Refs) Tables() map[string]int {
 		"headers": int(r.headers.Load()), "handles": int(r.handles.Load()),
 	}
 }
+
+// ForkOf returns the id of the fork of f.
+func ForkOf[T any](f *Ref[T]) [16]byte { return f.core.id }

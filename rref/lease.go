@@ -46,15 +46,16 @@ const (
 
 // countLeases updates the number of leases. The caller holds r.mu.
 func (r *Refs) countLeases() {
-	r.leases.Store(int64(len(r.holders) + len(r.owners)))
 	users := maps.Clone(r.holders)
-	r.users.Store(&users)
+	r.users.Store(&users) // before leases, after which it is read
+	r.leases.Store(int64(len(r.holders) + len(r.owners)))
 	r.runClock()
 }
 
-// runClock makes the clock run if there are leases or handles. The caller holds r.mu.
+// runClock makes the clock run if there are leases, handles or children to be asked about. The caller
+// holds r.mu.
 func (r *Refs) runClock() {
-	if r.clock == nil && !r.closed && (r.leases.Load() > 0 || r.handles.Load() > 0) {
+	if r.clock == nil && !r.closed && (r.leases.Load() > 0 || r.handles.Load() > 0 || r.asks.len() > 0) {
 		r.ticked = time.Now()
 		r.clock = time.AfterFunc(min(r.options.Lease/ticksPerLease, time.Second), r.tick)
 	}
@@ -122,6 +123,7 @@ func (r *Refs) tick() {
 	for _, o := range r.owners {
 		r.renew(o, now)
 	}
+	r.askDue(now)
 	r.countLeases()
 }
 
@@ -261,7 +263,6 @@ func (r *Refs) fence(h *holder, why error) (dropped []*value) {
 	if h.echo {
 		r.headers.Add(-1)
 	}
-	h.fenced = true
 	if h.forks > 0 {
 		r.log.Warn("the references of a worker are dropped", "user", h.Name, "references", h.forks, "reason", why)
 		for id, f := range r.forks {

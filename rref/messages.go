@@ -129,12 +129,14 @@ func (r *Refs) withValue(ctx context.Context, q *agent.Request, t target, f func
 			_ = q.Fail(err)
 			return
 		}
+		r.hold(v)
 		r.whenReady(v, func() {
 			if v.err != nil {
 				_ = q.Fail(v.err)
-				return
+			} else {
+				f(v)
 			}
-			f(v)
+			r.unhold(v)
 		})
 	})
 }

@@ -145,7 +145,7 @@ func (m Method[M, A, R]) Call(ctx context.Context, f *Ref[M], args A, opts ...ag
 	}
 	ctx, stop := c.whileUsable(ctx)
 	defer stop()
-	result, err := agent.NewMessageType[A, R](typeCall).Call(ctx, c.refs.agent, agent.To(c.owner.Name), m.name, args, append(opts, c.target(m.typ))...)
+	result, err := agent.NewMessageType[A, R](typeCall).Call(ctx, c.refs.agent, agent.To(c.owner.Name), m.name, args, append(slices.Clip(opts), c.target(m.typ))...)
 	if err != nil {
 		return zero, c.explain(err)
 	}
@@ -166,7 +166,7 @@ func (m Method[M, A, R]) Go(ctx context.Context, f *Ref[M], args A, opts ...agen
 		return failed
 	}
 	ctx, stop := c.whileUsable(ctx)
-	g := agent.NewMessageType[A, R](typeCall).Go(ctx, c.refs.agent, agent.To(c.owner.Name), m.name, args, append(opts, c.target(m.typ))...)
+	g := agent.NewMessageType[A, R](typeCall).Go(ctx, c.refs.agent, agent.To(c.owner.Name), m.name, args, append(slices.Clip(opts), c.target(m.typ))...)
 	_ = g.OnDone(func(*agent.Future[R]) { // cannot fail
 		stop()
 		c.unuse()
@@ -189,7 +189,7 @@ func (m Method[M, A, R]) Remote(ctx context.Context, f *Ref[M], args A, opts ...
 	a, to := c.refs.agent, agent.To(c.owner.Name)
 	created := create(ctx, a, to, func(ctx context.Context, o []agent.CallOption) *agent.Future[uint64] {
 		return agent.NewMessageType[A, uint64](typeCallRemote).Go(ctx, a, to, m.name, args, o...)
-	}, append(opts, c.target(m.typ)))
+	}, append(slices.Clip(opts), c.target(m.typ)))
 	_ = created.creation().OnDone(func(*agent.Future[agent.None]) { c.unuse() })
 	return newRef[R](created)
 }
@@ -324,8 +324,16 @@ func (t *callTask) call(ctx context.Context, from [16]byte) (ptr any, err error)
 			_ = found.Fail(err)
 			return
 		}
+		t.refs.hold(v)
 		t.refs.whenReady(v, func() { _ = found.Set(v) })
 	})
+	defer func() { // the method may use memory that the value has borrowed
+		_ = found.OnDone(func(found *agent.Future[*value]) {
+			if v, err := found.Result(); err == nil {
+				t.refs.unhold(v)
+			}
+		})
+	}()
 	v, err := found.Wait(ctx)
 	switch {
 	case err != nil:

@@ -61,12 +61,11 @@ type fork struct {
 // and its lease.
 type holder struct {
 	worker
-	forks  int
-	epoch  uint64
-	heard  time.Time   // when a message of it was received last, or a little later
-	spoke  atomic.Bool // a message of it was received after the last tick
-	echo   bool        // the next reply to it has leaseHeader
-	fenced bool        // the lease is over
+	forks int
+	epoch uint64
+	heard time.Time   // when a message of it was received last, or a little later
+	spoke atomic.Bool // a message of it was received after the last tick
+	echo  bool        // the next reply to it has leaseHeader
 }
 
 // awaiting is a request that names a fork which this owner does not know yet: the message that
@@ -110,11 +109,29 @@ func (r *Refs) complete(v *value, ptr any, kept *agent.Kept, err error) {
 	v.waiting = nil
 	_, wanted := r.values[v]
 	r.mu.Unlock()
+	for _, f := range waiting {
+		f()
+	}
 	if !wanted { // its last reference has gone meanwhile
 		v.drop()
 	}
-	for _, f := range waiting {
-		f()
+}
+
+// hold keeps v, which must be kept already, until unhold is called.
+func (r *Refs) hold(v *value) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	v.locals++
+}
+
+// unhold ends a local reference to v, and drops v if it was the last one.
+func (r *Refs) unhold(v *value) {
+	r.mu.Lock()
+	v.locals--
+	dropped := r.dropIfUnused(v)
+	r.mu.Unlock()
+	if dropped != nil {
+		dropped.drop()
 	}
 }
 
@@ -169,7 +186,11 @@ func (r *Refs) addFork(v *value, id forkID, w worker) (*fork, error) {
 func (r *Refs) arrive(id forkID, v *value) {
 	for _, w := range r.awaited[id] {
 		r.countAwaited(w, -1)
-		go w.found(v, nil)
+		v.locals++
+		go func() {
+			w.found(v, nil)
+			r.unhold(v)
+		}()
 	}
 	delete(r.awaited, id)
 }
@@ -188,17 +209,15 @@ func (r *Refs) countAwaited(w *awaiting, n int) {
 // find calls found with the value of the fork, for a message of the worker with the incarnation from:
 // at once or, if the fork is not known yet, when the message arrives that creates it, on another
 // goroutine. If none arrives within a lease, or before ctx ends, the error of found matches ErrNoValue
-// or is the cause of ctx. It matches ErrFenced if the holder of the fork is fenced, and
+// or is the cause of ctx. It matches
 // agent.ErrOverloaded if too many messages of that worker wait.
 func (r *Refs) find(ctx context.Context, id forkID, from [16]byte, found func(*value, error)) {
 	r.mu.Lock()
 	if f := r.forks[id]; f != nil {
+		f.value.locals++
 		r.mu.Unlock()
-		if f.holder != nil && f.holder.fenced {
-			found(nil, fmt.Errorf("%w: it is a reference of %s", ErrFenced, f.holder.Name))
-			return
-		}
 		found(f.value, nil)
+		r.unhold(f.value)
 		return
 	}
 	defer r.mu.Unlock()

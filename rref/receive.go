@@ -75,13 +75,16 @@ func decodeRef(d *codec.Decoder) (*core, error) {
 
 // receiveCore sets the core of a reference that has arrived, with one more use: the one that there
 // is, if the message was repeated, or else a new one, which is not confirmed. The error matches
-// ErrShared if this worker has declared that the reference has not arrived.
+// ErrShared if this worker has declared that the reference has not arrived, and agent.ErrProtocol if its id
+// is that of a reference to another worker.
 func (r *Refs) receiveCore(ref *arrivedRef, owner worker, label, forkLabel Label) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	switch c := r.cores[ref.child]; {
 	case r.refused.has(ref.child):
 		return fmt.Errorf("%w: it came too late", ErrShared)
+	case c != nil && c.owner.Incarnation != owner.Incarnation:
+		return fmt.Errorf("%w: a reference with the id of another one", agent.ErrProtocol)
 	case ref.kind == toOwner:
 		ref.core = &core{
 			refs: r, owner: r.here, label: label, forkLabel: label, since: time.Now(), uses: 1, created: future.New[agent.None](),
@@ -281,8 +284,9 @@ func (in *input) id() (id [16]byte) {
 		return id
 	}
 	var b []byte
-	if b, in.err = in.d.ReadBytes(); in.err == nil && copy(id[:], b) != len(id) {
+	if b, in.err = in.d.ReadBytes(); in.err == nil && len(b) != len(id) {
 		in.err = fmt.Errorf("%w: an id of %d bytes", agent.ErrProtocol, len(b))
 	}
+	copy(id[:], b)
 	return id
 }

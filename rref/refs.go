@@ -55,6 +55,7 @@ type Refs struct {
 	children map[forkID]*child        // references that were sent and are not known to have arrived
 	arriving map[forkID]*core         // references that a kept reply has brought and that are not accepted yet
 	refused  refusedForks
+	asks     askQueue
 	changed  chan struct{} // closed at the next change for which Drain waits
 
 	awaitedOf map[[16]byte]int // the number of awaited requests by the incarnation that has sent them
@@ -66,7 +67,7 @@ type Refs struct {
 	leases    atomic.Int64                         // holders and owners
 	users     atomic.Pointer[map[[16]byte]*holder] // a copy of holders, read without mu
 	headers   atomic.Int64                         // of these: how many have messages with leaseHeader to send
-	draining  chan struct{}                        // closed by Drain
+	draining  bool                                 // Drain has begun
 
 	here    *ownerState // this worker
 	unwatch func()      // ends the events of members
@@ -95,13 +96,15 @@ func New(o Options) *Refs {
 	if o.MaxPending <= 0 {
 		o.MaxPending = 1 << 10
 	}
-	return &Refs{
+	r := &Refs{
 		options: o,
 		values:  map[*value]struct{}{}, forks: map[forkID]*fork{}, holders: map[[16]byte]*holder{},
 		epochs: map[uint64]*holder{}, awaited: map[forkID][]*awaiting{}, awaitedOf: map[[16]byte]int{},
 		cores: map[forkID]*core{}, owners: map[[16]byte]*ownerState{}, children: map[forkID]*child{},
-		arriving: map[forkID]*core{}, changed: make(chan struct{}), draining: make(chan struct{}),
+		arriving: map[forkID]*core{}, changed: make(chan struct{}),
 	}
+	r.users.Store(&map[[16]byte]*holder{})
+	return r
 }
 
 // Of returns the references of the agent a. The error matches ErrNoAgent if a is nil or has none.

@@ -3,7 +3,6 @@ package rref
 import (
 	"context"
 	"fmt"
-	"time"
 
 	"github.com/tensorpipe-go/tensorpipe/agent"
 	"github.com/tensorpipe-go/tensorpipe/agent/codec"
@@ -143,24 +142,24 @@ func (r *Refs) addOwnedChild(ch *child, c *core, id forkID, kept bool) (kind, ep
 }
 
 // childEnd returns the function that runs when the message of the child with that id has ended, of
-// the kind k. The answer to a request shows that the reference has arrived and was confirmed, or will
-// never be; a message that was not sent, that it does not exist. In all other cases the receiver is
-// asked: that of a reply after a lease, since it should accept the reference unasked. A kept reply
-// needs the parent, too, until it has ended.
+// the kind k. The answer to a request shows that the receiver needs the parent no longer, and a message
+// that was not sent, that the reference does not exist. In all other cases the receiver is asked: that of
+// a reply after a lease, since it should accept the reference unasked; that of an answered request if it
+// has a fork, since it may not have decoded it. A kept reply needs the parent, too, until it has ended.
 func (r *Refs) childEnd(id forkID, ch *child, k agent.Kind, kept bool) func(agent.MessageEnd) {
 	return func(end agent.MessageEnd) {
 		if kept {
 			r.endKept(ch)
 		}
 		switch {
-		case end.Outcome == agent.MessageAnswered:
-			r.accepted(id)
 		case end.Outcome == agent.MessageUnsent:
 			r.neverArrived(id)
-		case k == agent.KindRequest:
-			r.spawn(func() { r.ask(id) })
+		case k != agent.KindRequest:
+			r.askLater(id, r.options.Lease)
+		case end.Outcome == agent.MessageAnswered && (ch.fork == nil || ch.fork.holder == nil):
+			r.accepted(id)
 		default:
-			r.askLater(id)
+			r.askLater(id, 0)
 		}
 	}
 }
@@ -172,27 +171,6 @@ func (r *Refs) endKept(ch *child) {
 	} else {
 		r.unpin(ch.forkID, ch.fork)
 	}
-}
-
-// askLater asks the receiver of the child after a lease, or when this worker drains, unless it
-// accepts the reference before that.
-func (r *Refs) askLater(id forkID) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.children[id] == nil || r.closed {
-		return
-	}
-	r.work.Go(func() {
-		t := time.NewTimer(r.options.Lease)
-		defer t.Stop()
-		select {
-		case <-t.C:
-			r.ask(id)
-		case <-r.draining:
-			r.ask(id)
-		case <-r.base.Done():
-		}
-	})
 }
 
 // takeChild removes the child with that id from those that are not accepted, and returns it. It
@@ -233,25 +211,4 @@ func (r *Refs) neverArrived(id forkID) {
 			dropped.drop()
 		}
 	}
-}
-
-// ask asks the receiver of a child whether it has the reference. The receiver refuses it from then on
-// if it has not. If the receiver does not answer for two leases, it has lost the reference.
-func (r *Refs) ask(id forkID) {
-	r.mu.Lock()
-	ch := r.children[id]
-	r.mu.Unlock()
-	if ch == nil {
-		return // it was accepted meanwhile
-	}
-	has := []bool{false}
-	err := r.persist(ch.to, func(ctx context.Context) (err error) {
-		has, err = askMessage.Call(ctx, r.agent, agent.To(ch.to.Name), "", forkList{Owner: ch.to.Incarnation, IDs: []forkID{id}}, r.background()...)
-		return err
-	})
-	if err == nil && len(has) == 1 && has[0] {
-		r.accepted(id)
-		return
-	}
-	r.neverArrived(id)
 }
