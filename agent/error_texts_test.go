@@ -182,11 +182,14 @@ func TestErrorTextOfKilledWorker(t *testing.T) {
 func TestErrorTextsOfJoin(t *testing.T) {
 	s := memoryStore(t)
 	nowhere := "tcp://" + freeport.Addr(t)
-	join := func(edit func(c *agent.Config)) error {
+	join := func(edit func(c *agent.Config), timeout bool) error {
 		c := member(s, 1, 2)
 		c.Name = "w"
 		edit(&c)
-		ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+		ctx, cancel := context.WithCancel(t.Context())
+		if timeout && c.JoinTimeout == 0 { // only one of the two limits may pass
+			ctx, cancel = context.WithTimeout(t.Context(), 200*time.Millisecond)
+		}
 		defer cancel()
 		a, err := agent.Join(ctx, c)
 		require.Nil(t, a)
@@ -208,7 +211,7 @@ func TestErrorTextsOfJoin(t *testing.T) {
 		"rank":   {func(c *agent.Config) { c.Rank = 2 }, `group "default": world size does not fit: rank 2 in a group of 2`, false},
 		"scheme": {func(c *agent.Config) { c.Store, c.Rendezvous = nil, "foo://x" }, `store: open "foo://x": bad url: foo:// is none of tcp, env, file and mem`, false},
 	} {
-		err := join(c.edit)
+		err := join(c.edit, c.timeout)
 		require.EqualError(t, err, "agent: join as w: "+c.text, name)
 		require.Equal(t, c.timeout, errors.Is(err, agent.ErrTimeout), name)
 		require.Equal(t, c.timeout, errors.Is(err, context.DeadlineExceeded), name)
