@@ -39,8 +39,9 @@ func (m *Model) Update(_ context.Context, step Line) (agent.None, error) {
 // doNewModel is the function newModel, which runs on the owner of the model.
 func doNewModel(context.Context, agent.None) (*Model, error) { return &Model{}, nil }
 
-// updatesPerJob is the number of updates with which a worker trains.
-const updatesPerJob = 200
+// updatesPerJob is the number of updates with which a worker trains: enough even if the other worker has
+// ended before.
+const updatesPerJob = 2000
 
 // doTrain is the function train. It releases the reference that it has got. The error is that of fit.
 func doTrain(ctx context.Context, job Job) (agent.None, error) {
