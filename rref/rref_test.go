@@ -375,6 +375,7 @@ func TestSharing(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel() // each waits for the garbage collector
 			run(t, 4, nil, func(t *testing.T, g *group) {
 				f := rref.Remote(t.Context(), g.agents[0], "worker1", double, 21)
 				v, err := share(g, f)

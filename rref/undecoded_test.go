@@ -56,6 +56,7 @@ func TestUndecodedReference(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel() // each waits for the garbage collector
 			run(t, 2, func(_ int, c *agent.Config, _ *rref.Options) {
 				c.Funcs = append(slices.Clone(c.Funcs), takesNone.Serve(func(_ context.Context, n number) (int, error) { return n.N, nil }))
 			}, func(t *testing.T, g *group) {

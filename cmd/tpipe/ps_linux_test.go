@@ -114,6 +114,7 @@ func TestPSReferences(t *testing.T) {
 			Name: name, Rank: -1, Rendezvous: url, Logger: slog.New(slog.DiscardHandler), Extensions: []agent.Extension{rref.New(rref.Options{})},
 		})
 		require.NoError(t, err)
+		t.Cleanup(func() { _ = a.Close() }) // of a test that is skipped or has failed
 		agents = append(agents, a)
 	}
 	x, err := tensor.FromSlice([]float32{1}, 1)
