@@ -19,6 +19,7 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/agent"
 	"github.com/tensorpipe-go/tensorpipe/internal/testutil/procgroup"
 	"github.com/tensorpipe-go/tensorpipe/internal/testutil/race"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/short"
 	"github.com/tensorpipe-go/tensorpipe/rref"
 )
 
@@ -191,6 +192,7 @@ var scenarios = map[string]func(ctx context.Context, k *killable, owner, other s
 // group, or another one replaces it. Then no table of the other processes has anything left, and the
 // errors of references to its values name it.
 func TestKilled(t *testing.T) {
+	short.Skip(t, "starts and kills processes")
 	for name, scenario := range scenarios {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel() // most of the time is leases
