@@ -10,6 +10,7 @@ import (
 
 	"github.com/tensorpipe-go/tensorpipe/internal/testutil/freeport"
 	"github.com/tensorpipe-go/tensorpipe/internal/testutil/leakcheck"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/short"
 )
 
 // asCommand is the environment variable that makes the test program run as the command.
@@ -43,6 +44,7 @@ func TestRefs(t *testing.T) {
 // TestRefsByHand runs the command of the package comment, which starts all workers as processes, and
 // checks what they print. Nothing is logged about references that were not released.
 func TestRefsByHand(t *testing.T) {
+	short.Skip(t, "starts processes")
 	c := exec.CommandContext(t.Context(), os.Args[0], "-rendezvous", "tcp://"+freeport.Addr(t))
 	var out, log strings.Builder
 	c.Env, c.Stdout, c.Stderr = append(os.Environ(), asCommand+"=1"), &out, &log
