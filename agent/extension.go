@@ -233,7 +233,7 @@ func (r *Request) resultType() string {
 	return r.handler.typ
 }
 
-// MessageOutcome is what has become of a message, see Message.OnEnd.
+// MessageOutcome is the way in which a message has ended, see Message.OnEnd.
 type MessageOutcome byte
 
 // The outcomes of messages.

@@ -17,7 +17,7 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/agent/store"
 )
 
-// journal is what has happened, in order.
+// journal is the list of calls of extensions, in order.
 type journal struct {
 	mu    sync.Mutex
 	lines []string
