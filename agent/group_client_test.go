@@ -57,6 +57,7 @@ func TestStaticGroupRejectsClients(t *testing.T) {
 // If a client is killed during a call, the barriers of the group succeed, and the client is soon
 // off the member list.
 func TestKilledClient(t *testing.T) {
+	t.Parallel()
 	group := procgroup.Start(t, 3, func(m *procgroup.Member) error {
 		a, err := joinMember(m, func(c *agent.Config) {
 			serveStuck(m)(c)

@@ -101,6 +101,7 @@ func serveWatch(m *procgroup.Member, static, all bool) error {
 // watch that was stopped reports nothing. Without WatchAll a loss is known from the pipe of a call,
 // and in a dynamic group the end of a worker without a pipe from the store.
 func TestWatchProcesses(t *testing.T) {
+	t.Parallel()
 	for _, static := range []bool{false, true} {
 		for _, all := range []bool{false, true} {
 			t.Run(fmt.Sprintf("static=%v,all=%v", static, all), func(t *testing.T) { watchProcesses(t, static, all) })
@@ -304,6 +305,7 @@ func TestWatchEnds(t *testing.T) {
 // If the link to a living worker is cut, the worker is lost, and WorkerInfos marks it, until a call
 // or WatchAll has opened another pipe.
 func TestWatchReconnects(t *testing.T) {
+	t.Parallel()
 	for _, all := range []bool{false, true} {
 		t.Run(fmt.Sprint("all=", all), func(t *testing.T) {
 			network := simnet.New(uv.New())

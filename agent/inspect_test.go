@@ -124,6 +124,7 @@ func TestInspectErrors(t *testing.T) {
 
 // The log of Inspect names no worker: the process does not join the group.
 func TestInspectLogs(t *testing.T) {
+	t.Parallel()
 	lines, log := io.Pipe()
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()

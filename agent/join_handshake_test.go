@@ -261,6 +261,7 @@ func TestGarbage(t *testing.T) {
 // agent asks the store because of it. A pipe that the client leaves open ends with the handshake
 // timeout.
 func TestStatusHandshake(t *testing.T) {
+	t.Parallel()
 	var s countedReads
 	a, url := joinSingle(t, func(c *Config) {
 		s.Store = c.Store

@@ -65,6 +65,7 @@ func TestOtherHost(t *testing.T) {
 // Two workers on two hosts, configured as users do, can call each other. If they publish only
 // loopback addresses, the calls fail with an error that asks the user to set Listen.
 func TestTwoHosts(t *testing.T) {
+	t.Parallel()
 	hosts := twohosts.New(t)
 	for name, test := range map[string]struct {
 		edit func(near, far *hostWorker, port string)

@@ -288,6 +288,7 @@ func callRestarted(m *procgroup.Member, a *agent.Agent, static bool) error {
 // If the process of the store is stopped or killed, workers that have joined can still call each
 // other and meet, and Close does not wait long for the store.
 func TestStoreGone(t *testing.T) {
+	t.Parallel()
 	for _, how := range []string{"stopped", "killed"} {
 		t.Run(how, func(t *testing.T) { storeGone(t, how) })
 	}

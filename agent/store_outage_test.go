@@ -38,6 +38,7 @@ func wantIs(err, wanted error) error {
 // Workers that know each other can call each other throughout. A Join during the outage fails when
 // its context ends, and a Join after it succeeds.
 func TestStoreComesBack(t *testing.T) {
+	t.Parallel()
 	for _, how := range []string{"stopped", "killed"} {
 		t.Run(how, func(t *testing.T) { storeComesBack(t, how) })
 	}

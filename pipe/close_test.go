@@ -18,6 +18,7 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/channel/xth"
 	"github.com/tensorpipe-go/tensorpipe/device"
 	"github.com/tensorpipe-go/tensorpipe/internal/testutil/race"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/short"
 	"github.com/tensorpipe-go/tensorpipe/internal/testutil/simnet"
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 	"github.com/tensorpipe-go/tensorpipe/transport/mem"
@@ -81,6 +82,7 @@ func TestCloseDeliversDespiteIncomingMessages(t *testing.T) {
 // without an error, and that the writes of the peer end too: they succeed, or fail because the peer
 // is gone.
 func TestCloseDiscardsIncomingMessages(t *testing.T) {
+	short.Skip(t, "80 MiB on every path")
 	onEveryPath(t, func(t *testing.T, client, server *pipe.Pipe) {
 		var ops []*pipe.WriteOp
 		for i := range race.Pick(40, 15) {

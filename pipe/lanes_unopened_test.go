@@ -56,6 +56,7 @@ func requireUnopened(t *testing.T, failed, other *pipe.Pipe, reason syscall.Errn
 // TestLanesCannotBeOpened checks that in the compatible dialect a pipe whose lanes cannot be opened
 // fails. The error at each end contains the system's error.
 func TestLanesCannotBeOpened(t *testing.T) {
+	t.Parallel()
 	plain := mpt.Lanes{Count: 3, Transport: uv.New()}
 	for _, reason := range []syscall.Errno{syscall.ECONNREFUSED, syscall.EHOSTUNREACH, syscall.EMFILE} {
 		t.Run(reason.Error(), func(t *testing.T) {

@@ -13,12 +13,14 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/channel/basic"
 	"github.com/tensorpipe-go/tensorpipe/device"
 	"github.com/tensorpipe-go/tensorpipe/internal/testutil/race"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/short"
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
 
 // TestCloseWhilePeerWrites checks that if one end closes while the other sends large messages, the
 // messages of the closing end arrive, and Next of the other end then returns ErrPeerClosed.
 func TestCloseWhilePeerWrites(t *testing.T) {
+	short.Skip(t, "64 MiB on every path")
 	size := race.Pick(64<<20, 16<<20)
 	onEveryPath(t, func(t *testing.T, client, server *pipe.Pipe) {
 		for i := range 8 {

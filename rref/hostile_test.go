@@ -65,6 +65,7 @@ func TestHostileMember(t *testing.T) {
 		}, agent.ErrNoWorker},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			run(t, 3, nil, func(t *testing.T, g *group) {
 				victim := rref.Remote(t.Context(), g.agents[1], "worker0", double, 21)
 				_, err := victim.Created().Wait(t.Context())

@@ -207,6 +207,7 @@ func TestLostReply(t *testing.T) {
 	for _, kind := range []agent.Kind{agent.KindRequest, agent.KindReply} {
 		for _, owner := range []string{"worker0", "worker1", "worker2"} {
 			t.Run(fmt.Sprint(kind, " to a value of ", owner), func(t *testing.T) {
+				t.Parallel()
 				inTime(t, 3, func(t *testing.T, g *group, tr *traffic) {
 					f := rref.Remote(t.Context(), g.agents[0], agent.To(owner), double, 21)
 					_, err := f.Created().Wait(t.Context())

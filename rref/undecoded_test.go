@@ -133,7 +133,7 @@ func TestReleaseDuringMethod(t *testing.T) {
 		_, err = look.Call(ctx, f, agent.None{})
 		require.ErrorIs(t, err, context.Canceled)
 		require.NoError(t, f.Release(t.Context()))
-		require.Eventually(t, func() bool { return g.refs[1].Metrics()["forks"] == 0 }, testwait.Limit, 1_000_000)
+		require.Eventually(t, func() bool { return g.refs[1].Metrics()["forks"] == 0 }, testwait.Limit, time.Millisecond)
 		require.EqualValues(t, 1, g.refs[1].Metrics()["owner_rrefs"])
 		for range 20 {
 			_, err := borrow.Call(t.Context(), g.agents[0], "worker1", filled(2))

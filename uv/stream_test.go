@@ -12,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/short"
 	"github.com/tensorpipe-go/tensorpipe/internal/testutil/testwait"
 	"github.com/tensorpipe-go/tensorpipe/transport"
 	"github.com/tensorpipe-go/tensorpipe/transport/transporttest"
@@ -19,6 +20,7 @@ import (
 )
 
 func TestConformanceWithoutSpinning(t *testing.T) {
+	short.Skip(t, "the conformance suite once more")
 	b := backend("uv-asleep", "127.0.0.1:0")
 	b.New = func(*testing.T) transport.Transport { return uv.New(uv.WithSpin(0)) }
 	transporttest.Run(t, b)

@@ -216,6 +216,7 @@ func TestSlowHandshake(t *testing.T) {
 // TestHandshakeTimesOut checks that a handshake that exceeds the listener's timeout fails: the
 // calls on the accepted connection return os.ErrDeadlineExceeded.
 func TestHandshakeTimesOut(t *testing.T) {
+	t.Parallel()
 	config := newAuthority(t).mutual(t, "127.0.0.1")
 	tr := uv.New(uv.WithTLS(config, config), uv.WithHandshakeTimeout(time.Millisecond))
 	l := listen(t, tr, "127.0.0.1")
@@ -365,6 +366,7 @@ func TestNothingIsAllocatedPerBatchOverTLS(t *testing.T) {
 // TestNoSpaceForLastRecord checks that CloseWrite and Close return nil although the kernel has no
 // space for close_notify, and that a later Close ends the sending.
 func TestNoSpaceForLastRecord(t *testing.T) {
+	t.Parallel()
 	tr := newSecured(newAuthority(t).mutual(t, "127.0.0.1"))
 	for name, end := range map[string]func(transport.Conn) error{
 		"CloseWrite": transport.Conn.CloseWrite,

@@ -175,6 +175,7 @@ func TestTooManyClients(t *testing.T) {
 const stall = time.Second
 
 func TestStalledRequest(t *testing.T) {
+	t.Parallel()
 	s, log := serving(t, ServerOptions{Stall: stall})
 	c := raw(t, s)
 	send(t, c, opSet, 3, "k")

@@ -174,6 +174,7 @@ func TestHostileReader(t *testing.T) {
 
 // The session ends if the peer does not read its doorbells.
 func TestPeerDoesNotReadDoorbells(t *testing.T) {
+	t.Parallel()
 	st, shared := streamAndSegment(t)
 	var err error
 	for err == nil { // the reader requests one doorbell after the other
