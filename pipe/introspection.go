@@ -217,10 +217,7 @@ type Traffic struct {
 // traffic holds the counters of a Traffic. It can be updated concurrently.
 type traffic struct{ messages, bytes atomic.Uint64 }
 
-func (t *traffic) add(n int) {
-	t.messages.Add(1)
-	t.bytes.Add(uint64(n))
-}
+func (t *traffic) add(n int) { t.addMany(Traffic{1, uint64(n)}) }
 
 func (t *traffic) addMany(n Traffic) {
 	if n.Messages > 0 {

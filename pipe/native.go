@@ -11,6 +11,7 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/channel"
 	"github.com/tensorpipe-go/tensorpipe/internal/bulk"
 	"github.com/tensorpipe-go/tensorpipe/internal/framed"
+	"github.com/tensorpipe-go/tensorpipe/internal/wire"
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
 
@@ -28,6 +29,7 @@ type nativePipe struct {
 	bulk    bulkOpener
 
 	compresses bool // both ends support compression
+	joins      bool // both ends support joined tensors
 }
 
 // prepareSession acquires the resources of a session on conn. It returns an error if that fails;
@@ -71,7 +73,7 @@ func (c *Context) sessionConfig(s *spec) transport.SessionConfig {
 // newNative creates the engine of the native dialect over session, which the engine owns from then
 // on, and makes it the engine of the pipe front. It opens no streams; nativePipe.open does.
 func newNative(front *Pipe, s *spec, session transport.Session) {
-	p := &nativePipe{Pipe: front, session: session, compresses: s.compresses()}
+	p := &nativePipe{Pipe: front, session: session, compresses: s.compresses(), joins: s.features&wire.FeatureJoined != 0}
 	front.engine = p
 	p.bulk.init(p, s)
 	p.mover = bulk.New(bulk.Config{

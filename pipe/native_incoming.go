@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/tensorpipe-go/tensorpipe/channel"
+	"github.com/tensorpipe-go/tensorpipe/device"
 	"github.com/tensorpipe-go/tensorpipe/internal/native"
 )
 
@@ -22,7 +23,7 @@ type nativeIncoming struct {
 	frame      []byte
 	body       []byte         // part of frame; nil if the message was returned early
 	parts      native.Message // decoded; refers to frame
-	large      int            // number of parts that are not inline
+	large      int            // number of transfers: parts that are neither inline nor joined
 	compressed int            // number of compressed parts
 	readAhead  int            // charged to nativeReader.readAhead, in bytes
 	memory     charge         // for frame, inlineBuf and parts
@@ -92,6 +93,10 @@ func (in *nativeIncoming) readAll(ctx context.Context, a Allocation) error {
 	if in.large == 0 {
 		return in.copyInline(ctx, a)
 	}
+	if err := in.awaitJoined(ctx, a); err != nil {
+		in.cancel(err)
+		return err
+	}
 	if err := in.startTransfers(a); err != nil {
 		return err
 	}
@@ -133,7 +138,7 @@ func (in *nativeIncoming) finish() {
 // The memory that is kept for reuse: bytes of a frame, and parts of a message.
 const (
 	keptBytes = 2 * frameStep
-	keptParts = 64
+	keptParts = 128
 )
 
 // release empties in and returns it to the pool of incoming messages. It does nothing before finish
@@ -224,9 +229,9 @@ func (in *nativeIncoming) decodeDescriptor(length uint32) error {
 }
 
 // describe fills in the Descriptor from the decoded parts, whose metadata it shares. It counts the
-// parts that are not inline in in.large, and the compressed ones in in.compressed. It checks the
-// message against limits and against the channels and the compression of the pipe; if the message
-// does not fit them, the error matches ErrProtocol.
+// transfers in in.large, and the compressed parts in in.compressed. It checks the message against
+// limits and against the channels and the features of the pipe; if the message does not fit them,
+// the error matches ErrProtocol.
 func (in *nativeIncoming) describe(limits *Limits) error {
 	d := &in.desc
 	d.Metadata = in.parts.Metadata
@@ -247,6 +252,7 @@ func (in *nativeIncoming) describe(limits *Limits) error {
 			in.large++
 		}
 	}
+	var last *native.Tensor // to which others may be joined
 	d.Tensors = slices.Grow(d.Tensors, len(in.parts.Tensors))
 	for k := range in.parts.Tensors {
 		part := &in.parts.Tensors[k]
@@ -262,14 +268,26 @@ func (in *nativeIncoming) describe(limits *Limits) error {
 		if err := in.checkTensorCodec(part); err != nil {
 			return protocolError("tensor %d: %w", k, err)
 		}
-		if !part.Inline {
+		switch {
+		case part.Inline:
+		case !part.Joined:
 			in.large++
+			last = part
+		case !in.reader.pipe.joins:
+			return protocolError("tensor %d: it is joined, which this end does not support", k)
+		case !betweenHosts(last) || !betweenHosts(part):
+			return protocolError("tensor %d: it is joined, and not in host memory", k)
 		}
 	}
 	if n := d.Bytes(); n > limits.MessageBytes {
 		return protocolError("%w", limitError("message", uint64(n), uint64(limits.MessageBytes)))
 	}
 	return nil
+}
+
+// betweenHosts reports whether t goes from cpu:0 to cpu:0, as joined tensors must.
+func betweenHosts(t *native.Tensor) bool {
+	return t.Source == device.CPU() && t.Target == device.CPU()
 }
 
 // cancelLocked aborts the message with cause, as abort does, and sends the peer a CANCEL frame, so

@@ -46,28 +46,70 @@ func (in *nativeIncoming) startTransfers(a Allocation) error {
 	defer i.recvMu.Unlock()
 	for k := range in.parts.Payloads {
 		if part := &in.parts.Payloads[k]; !part.Inline {
-			in.startTransfer(nil, i.pipe.mover.Lane(payloadLane), k, formTail(device.Bytes(a.Payloads[k]), part.WireLength()))
+			in.startTransfer(nil, i.pipe.mover.Lane(payloadLane), k, 1, formTail(device.Bytes(a.Payloads[k]), part.WireLength()))
 		}
 	}
 	for k := range in.parts.Tensors {
-		if part := &in.parts.Tensors[k]; !part.Inline {
-			b := formTail(a.Tensors[k], part.WireLength())
+		if part := &in.parts.Tensors[k]; !part.Inline && !part.Joined {
+			b, tensors := in.transferMemory(k, a)
 			l := i.pipe.channelFor(b.Device(), part.Source, b.Len())
-			in.startTransfer(l, l.channel, k, b)
+			in.startTransfer(l, l.channel, k, tensors, b)
 		}
 	}
 	return nil
 }
 
-// startTransfer makes channel c receive one part into b, which belongs to c until partDone. index
-// is the index of the payload or tensor. l is the pipe's entry for c, or nil for a payload. If the
-// message has been aborted, startTransfer also aborts the transfer. The caller holds recvMu.
-func (in *nativeIncoming) startTransfer(l *pipeChannel, c channel.Channel, index int, b device.Buffer) {
+// transferMemory returns the memory in a for the transfer of tensor k: that of the tensor, and after
+// it that of the tensors that are joined to it. tensors is the number of all of them. The memory is
+// on the stream of tensor k; awaitJoined has waited for those of the others.
+func (in *nativeIncoming) transferMemory(k int, a Allocation) (b device.Buffer, tensors int) {
+	parts := in.parts.Tensors
+	b, tensors = formTail(a.Tensors[k], parts[k].WireLength()), 1
+	var pieces [][]byte
+	for next := k + 1; next < len(parts) && (parts[next].Inline || parts[next].Joined); next++ {
+		if parts[next].Inline {
+			continue
+		}
+		if pieces == nil {
+			pieces = b.AppendSegments(make([][]byte, 0, len(parts)-k))
+		}
+		pieces = a.Tensors[next].AppendSegments(pieces)
+		tensors++
+	}
+	if pieces != nil {
+		b = device.Host(pieces...).WithStream(b.Stream())
+	}
+	return b, tensors
+}
+
+// awaitJoined waits until the work on the streams of the memory in a is done for all joined tensors,
+// because their transfer waits for one stream at most, that of its first tensor. If ctx ends first,
+// the error matches ErrCancelled; otherwise it is that of a stream.
+func (in *nativeIncoming) awaitJoined(ctx context.Context, a Allocation) error {
+	for k := range in.parts.Tensors {
+		if !in.parts.Tensors[k].Joined {
+			continue
+		}
+		err := awaitStream(ctx, a.Tensors[k])
+		if err != nil && ctx.Err() != nil {
+			return fmt.Errorf("%w: %w", ErrCancelled, context.Cause(ctx))
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// startTransfer makes channel c receive a number of parts into b, which belongs to c until partDone:
+// the payload or tensor with this index, and tensors that are joined to it. l is the pipe's entry
+// for c, or nil for a payload. If the message has been aborted, startTransfer also aborts the transfer. The caller holds recvMu.
+func (in *nativeIncoming) startTransfer(l *pipeChannel, c channel.Channel, index, parts int, b device.Buffer) {
 	id := transferID(in.Incoming.pipe.role != channel.RoleListen, in.number, index)
 	in.reader.mu.Lock()
 	in.transfers = append(in.transfers, incomingTransfer{id, c})
 	in.reader.mu.Unlock()
-	c.Recv(id, b, func(err error) { in.partDone(l, b.Len(), err) })
+	c.Recv(id, b, func(err error) { in.partDone(l, Traffic{uint64(parts), uint64(b.Len())}, err) })
 	in.reader.mu.Lock()
 	aborted := in.aborted
 	in.reader.mu.Unlock()
@@ -76,12 +118,12 @@ func (in *nativeIncoming) startTransfer(l *pipeChannel, c channel.Channel, index
 	}
 }
 
-// partDone records that a channel no longer uses the memory of a part: it has received the n bytes,
-// or has failed with err. l is the pipe's entry for the channel, nil for a payload. If the channel
+// partDone records that a channel no longer uses the memory of a transfer: it has received n, or has
+// failed with err. l is the pipe's entry for the channel, nil for a payload. If the channel
 // itself has failed, partDone cancels the message, unless the message has an error already. If err
 // only means that the peer is gone or has aborted the message, or that this end has closed, the
 // reason comes later, and wait waits for it. partDone locks nativeReader.mu.
-func (in *nativeIncoming) partDone(l *pipeChannel, n int, err error) {
+func (in *nativeIncoming) partDone(l *pipeChannel, n Traffic, err error) {
 	conn := "bulk"
 	if l != nil {
 		conn = "channel " + l.name
@@ -96,7 +138,7 @@ func (in *nativeIncoming) partDone(l *pipeChannel, n int, err error) {
 		reasonPending = isPeerGone(err) || errors.Is(err, ErrClosed) || errors.Is(err, ErrAborted)
 		err = in.reader.pipe.errorFor("read", conn, err)
 	} else if l != nil {
-		l.received.add(n)
+		l.received.addMany(n)
 	}
 	i := in.reader
 	i.mu.Lock()

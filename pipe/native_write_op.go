@@ -25,6 +25,7 @@ type nativeWriteOp struct {
 type writePart struct {
 	state   partState
 	index   int
+	pieces  [][]byte // of the tensor with the index and those that are joined to it, nil if none is
 	id      uint64
 	link    *pipeChannel // nil for a payload
 	channel channel.Channel
@@ -81,9 +82,13 @@ func (op *nativeWriteOp) sendTensor(k int, target device.Device) {
 	if form := op.forms.tensor(part.index); form != nil {
 		b = formBuffer(form, b)
 	}
+	tensors := 1
+	if part.pieces != nil {
+		tensors, b, part.pieces = len(part.pieces), device.Host(part.pieces...), nil // each tensor is one piece
+	}
 	part.link = op.out.pipe.channelFor(source, target, b.Len())
 	part.state, part.channel = partTransferring, part.link.channel
-	part.link.sent.add(b.Len())
+	part.link.sent.addMany(Traffic{uint64(tensors), uint64(b.Len())})
 	op.send(k, b)
 }
 

@@ -137,7 +137,14 @@ func (o *nativeWriter) start(m *Message, size *messageSize, forms *compressedFor
 		}
 	}
 	for i := range m.Tensors {
-		if !o.frame.Tensors[i].Inline {
+		switch part := &o.frame.Tensors[i]; {
+		case part.Joined:
+			last := &op.parts[len(op.parts)-1]
+			if last.pieces == nil {
+				last.pieces = m.Tensors[last.index].Buffer.AppendSegments(make([][]byte, 0, len(m.Tensors)-last.index))
+			}
+			last.pieces = m.Tensors[i].Buffer.AppendSegments(last.pieces)
+		case !part.Inline:
 			op.parts = append(op.parts, writePart{index: i})
 		}
 	}
@@ -151,12 +158,18 @@ func (o *nativeWriter) start(m *Message, size *messageSize, forms *compressedFor
 	return number, &op.WriteOp
 }
 
-// describe fills in o.frame for m, without the bytes of the parts, and returns the number of parts
-// that are not inline. A part is inline if its length on the wire, that of its compressed form in
+// maxJoined bounds the tensors that are joined to one, so that a channel can list all pieces of
+// memory of the transfer in one frame.
+const maxJoined = 1000
+
+// describe fills in o.frame for m, without the bytes of the parts, and returns the number of
+// transfers, which are the parts that are neither inline nor joined. A part is inline if its length on the wire, that of its compressed form in
 // forms if it has one, is within the limit for a part and the inline bytes that are left to the
 // message; payloads come before tensors. A tensor that is not empty must also be in memory of cpu:0
-// without a stream, and its target device must be cpu:0 or unset. o.frame refers to the metadata of
-// m until o.frame.Reset. The caller holds mu.
+// without a stream, and its target device must be cpu:0 or unset. If both ends support that, an
+// uncompressed tensor from contiguous memory of this kind to cpu:0 is joined to the last one that is
+// not inline, if that is such a tensor too. o.frame refers to the metadata of m until
+// o.frame.Reset. The caller holds mu.
 func (o *nativeWriter) describe(m *Message, size *messageSize, forms *compressedForms) (large int) {
 	f := &o.frame
 	f.Metadata, f.Timeout = m.Metadata, 0
@@ -187,6 +200,7 @@ func (o *nativeWriter) describe(m *Message, size *messageSize, forms *compressed
 		}
 		f.Payloads = append(f.Payloads, part)
 	}
+	joinable, joined := false, 0 // of the last tensor that is not inline: others may be joined, and how many are
 	for i := range m.Tensors {
 		t := &m.Tensors[i]
 		part := native.Tensor{
@@ -199,7 +213,14 @@ func (o *nativeWriter) describe(m *Message, size *messageSize, forms *compressed
 		n, plain := int(part.WireLength()), t.Buffer.IsHost() && t.Buffer.Stream() == nil &&
 			part.Source == device.CPU() && (part.Target.IsZero() || part.Target == device.CPU())
 		if part.Inline = n == 0 || plain && fits(n); !part.Inline {
-			large++
+			_, contiguous := t.Buffer.Contiguous()
+			canJoin := o.pipe.joins && plain && contiguous && part.Codec == compress.None && part.Target == device.CPU()
+			if part.Joined = canJoin && joinable && joined < maxJoined; part.Joined {
+				joined++
+			} else {
+				large++
+				joinable, joined = canJoin, 0
+			}
 		}
 		f.Tensors = append(f.Tensors, part)
 	}

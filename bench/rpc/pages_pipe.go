@@ -55,8 +55,9 @@ func (s *pageServer) answerPipe(ctx context.Context, p *pipe.Pipe) error {
 		for i := 1; i+4 <= len(request); i += 4 {
 			numbers = append(numbers, int(binary.LittleEndian.Uint32(request[i:]))%poolPages)
 		}
-		m := &pipe.Message{}
-		for _, b := range pageForm(request[0]).buffers(s.bytes, numbers) {
+		buffers := pageForm(request[0]).buffers(s.bytes, numbers)
+		m := &pipe.Message{Tensors: make([]pipe.Tensor, 0, len(buffers))}
+		for _, b := range buffers {
 			m.Tensors = append(m.Tensors, pipe.Tensor{Buffer: b, TargetDevice: device.CPU()})
 		}
 		if err := in.Read(ctx, pipe.Allocation{}); err != nil {

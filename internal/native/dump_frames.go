@@ -178,7 +178,7 @@ func (d *dumper) tensor(name string) dumpedPart {
 	part := dumpedPart{name: name}
 	part.length = d.number(8, name+" length", sizeText)
 	part.metadata = d.number(4, name+" metadata", sizeText)
-	part.isInline = d.number(1, name+" flags", flagNames("inline", "target named"))&flagInline != 0
+	part.isInline = d.number(1, name+" flags", flagNames("inline", "target named", "joined"))&flagInline != 0
 	part.source = d.number(1, "source kind", sizeText)
 	part.target = d.number(1, "target kind", sizeText)
 	part.compressed = d.number(1, name+" codec", codecName) != 0

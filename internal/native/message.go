@@ -27,6 +27,7 @@ const (
 const (
 	flagInline = 1 << 0
 	flagNamed  = 1 << 1 // of tensors only: the target is named
+	flagJoined = 1 << 2 // likewise: in the transfer of the tensor before
 )
 
 // Message is a MESSAGE: the description of a message, and the bytes of its inline parts.
@@ -58,9 +59,14 @@ type Payload struct {
 func (p *Payload) WireLength() uint64 { return wireLength(p.Length, p.Codec, p.CompressedLength) }
 
 // Tensor is a tensor of a message: its description and, if it is inline, its bytes.
+//
+// A tensor that is Joined has no transfer of its own: its bytes follow, in one transfer, those of the
+// last tensor before it that is not inline, which must have the same devices. Neither is compressed,
+// and their target is set.
 type Tensor struct {
 	Length           uint64 // in bytes, at most MaxInt64
 	Inline           bool   // the bytes are in the frame; always set if Length is 0
+	Joined           bool
 	Codec            compress.Codec
 	CompressedLength uint64 // bytes of the compressed form, which is sent instead; 0 without a Codec
 	Metadata         []byte
@@ -81,7 +87,7 @@ func wireLength(length uint64, codec compress.Codec, compressedLength uint64) ui
 }
 
 // maxRetainedParts bounds the number of parts for which Reset retains memory.
-const maxRetainedParts = 64
+const maxRetainedParts = 128
 
 // Reset empties m and drops all references to metadata, to the frame and to the memory of parts. It
 // keeps the slices Payloads and Tensors for the next message if they are small.

@@ -86,6 +86,7 @@ func (t *Tensor) decode(entry []byte, compressedLengths, metadata *[]byte) {
 	*t = Tensor{
 		Length:   binary.LittleEndian.Uint64(entry),
 		Inline:   entry[12]&flagInline != 0,
+		Joined:   entry[12]&flagJoined != 0,
 		Codec:    compress.Codec(entry[15]),
 		Metadata: cut(metadata, uint64(binary.LittleEndian.Uint32(entry[8:]))),
 		Source:   device.Device{Index: int(binary.LittleEndian.Uint32(entry[16:]))},
@@ -144,6 +145,7 @@ type scanner struct {
 	payloads, tensors       int    // how many
 	compressedLengths       int    // how many of both are compressed
 	kinds, metadata, inline uint64 // bytes of these sections
+	joinable                bool   // the last tensor that is not inline may have others joined to it
 }
 
 func (s *scanner) scan() {
@@ -236,12 +238,15 @@ func (s *scanner) scanPayload(i int, entry []byte) {
 
 func (s *scanner) scanTensor(i int, entry []byte) {
 	flags, source, target := entry[12], entry[13], entry[14]
-	named := flags&flagNamed != 0
+	named, joined := flags&flagNamed != 0, flags&flagJoined != 0
+	canJoin := named && compress.Codec(entry[15]) == compress.None
 	sourceIndex, targetIndex := binary.LittleEndian.Uint32(entry[16:]), binary.LittleEndian.Uint32(entry[20:])
 	bad := func(field, format string, args ...any) { s.err = faultAt("tensor", i, field, format, args...) }
 	switch {
-	case flags&^(flagInline|flagNamed) != 0:
+	case flags&^(flagInline|flagNamed|flagJoined) != 0:
 		bad("flags", "unknown bits in %#02x", flags)
+	case joined && (flags&flagInline != 0 || !canJoin || !s.joinable):
+		bad("flags", "%#02x, and there is no tensor to which it can be joined", flags)
 	case source == 0:
 		bad("source kind", "empty")
 	case named && target == 0:
@@ -258,6 +263,9 @@ func (s *scanner) scanTensor(i int, entry []byte) {
 		bad("reserved", "not 0")
 	default:
 		s.kinds += uint64(source) + uint64(target)
+		if flags&flagInline == 0 {
+			s.joinable = canJoin
+		}
 		s.part("tensor", i, entry, compress.Codec(entry[15]))
 	}
 }

@@ -121,6 +121,9 @@ func (t *Tensor) appendEntry(dst []byte) []byte {
 	if !t.Target.IsZero() {
 		flags |= flagNamed
 	}
+	if t.Joined {
+		flags |= flagJoined
+	}
 	dst = binary.LittleEndian.AppendUint64(dst, t.Length)
 	dst = binary.LittleEndian.AppendUint32(dst, uint32(len(t.Metadata)))
 	dst = append(dst, flags, byte(len(t.Source.Kind)), byte(len(t.Target.Kind)), byte(t.Codec))

@@ -43,6 +43,13 @@ func messages() map[string]*Message {
 				{Length: large, Source: device.Device{Kind: "npu", Index: 1}},
 			},
 		},
+		"joined": {
+			Tensors: []Tensor{
+				{Length: 1 << 20, Source: device.CPU(), Target: device.CPU()},
+				{Length: 2, Inline: true, Source: device.CPU(), Target: device.CPU(), Data: []byte("t1")},
+				{Length: 1 << 20, Joined: true, Source: device.CPU(), Target: device.CPU()},
+			},
+		},
 		"compressed": {
 			Metadata: []byte("meta"),
 			Payloads: []Payload{
@@ -244,7 +251,9 @@ var malformed = []struct {
 	{"tensor beyond the end", "tensor 0 length", put(43, 1)},
 	{"tensor beyond all memory", "tensor 0 length", put(47, 0x80)},
 	{"tensor with other metadata", "length", put(48, 2)},
-	{"tensor with an unknown flag", "tensor 0 flags", put(52, 7)},
+	{"tensor with an unknown flag", "tensor 0 flags", put(52, 11)},
+	{"inline tensor that is joined", "tensor 0 flags", put(52, 7)},
+	{"tensor that is joined to none", "tensor 0 flags", put(52, 6)},
 	{"tensor without source", "tensor 0 source kind", put(53, 0)},
 	{"source of another length", "length", put(53, 4)},
 	{"long source", "tensor 0 device kind", put(53, 65)},

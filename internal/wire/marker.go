@@ -40,6 +40,9 @@ const (
 
 	// FeatureCompression: the end supports compressed parts of messages in the native dialect.
 	FeatureCompression
+
+	// FeatureJoined: the end supports joined tensors of messages in the native dialect.
+	FeatureJoined
 )
 
 // Marker lists the dialects that an end supports, from MinVersion to MaxVersion, and its features. In

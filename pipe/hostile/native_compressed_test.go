@@ -36,9 +36,16 @@ func compressedForm(t testing.TB, codec compress.Codec, data []byte) []byte {
 // returns it as an attack.
 func dialCompressing(t testing.TB, v *victim) *nativeAttack {
 	t.Helper()
+	return dialWithFeature(t, v, wire.FeatureCompression)
+}
+
+// dialWithFeature opens a native pipe to the victim as a client with the given feature, or none if
+// that is 0, and returns it as an attack.
+func dialWithFeature(t testing.TB, v *victim, feature wire.Features) *nativeAttack {
+	t.Helper()
 	b := goodBrochure()
 	marker := nativeMarker
-	marker.Features |= wire.FeatureCompression
+	marker.Features |= feature
 	b.Mark(marker)
 	first, answer := v.sendOffer(t, b)
 	chosen, ok := answer.Marker()
