@@ -164,8 +164,9 @@ type notification struct {
 	interval time.Duration
 }
 
+// The first three intervals end just after a second, when a member that still waits reports that.
 const (
-	firstInterval = 100 * time.Millisecond
+	firstInterval = 145 * time.Millisecond
 	lastInterval  = 2 * time.Second
 )
 
