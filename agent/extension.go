@@ -199,6 +199,9 @@ func (r *Request) Delegate(typ string, done func(*Kept, error)) (Task, error) {
 	if err != nil {
 		return nil, err
 	}
+	if t, ok := task.(shortTask); ok && t.short() {
+		r.handler.short = true // the task that Open returns may hide it
+	}
 	r.delegate.Store(&delegation{typ, done})
 	return task, nil
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/tensorpipe-go/tensorpipe/agent/internal/wire"
+	"github.com/tensorpipe-go/tensorpipe/internal/wait"
 )
 
 // serve handles in, the message of a request, on the leader l, and owns it. A small request is read
@@ -83,7 +84,8 @@ func (c *conn) open(r *Request, l *leader) {
 		return
 	}
 	r.stage.Store(uint32(ServedHeld))
-	go func() { // it has no slot while an interceptor holds it
+	wait.GoroutineStarted() // and perhaps one of the interceptor
+	go func() {             // it has no slot while an interceptor holds it
 		if err := catchPanic(func() error { return r.hold(r.ctx) }); err != nil {
 			c.reject(r, err, nil)
 			return

@@ -61,6 +61,11 @@ type ownerState struct {
 // worker, and takes its lock, while it deletes them.
 const maxDeletes = 256
 
+// gatherTime is how long the first deletion for an owner waits for others. A worker that creates and
+// releases references in a loop would otherwise wait for the answers to single deletions between those
+// to its calls, which takes longer than these.
+const gatherTime = time.Millisecond
+
 // retryDelay is the time before a message about references that was lost is sent again.
 const retryDelay = 500 * time.Millisecond
 
@@ -230,10 +235,16 @@ func (r *Refs) enqueueDelete(o *ownerState, id forkID) {
 }
 
 // sendDeletes sends the deletions for one owner, one message after the other, until there are none.
-// A message that is lost is sent again, unless the owner is gone or has fenced this worker.
+// Unless this worker drains, it gathers them for gatherTime. A message that is lost is sent again,
+// unless the owner is gone or has fenced this worker.
 func (r *Refs) sendDeletes(o *ownerState) {
 	for {
 		r.mu.Lock()
+		if n := len(o.deletes); n > 0 && n < maxDeletes && !r.draining {
+			r.mu.Unlock()
+			r.pause(gatherTime)
+			r.mu.Lock()
+		}
 		n := min(len(o.deletes), maxDeletes)
 		if n == 0 || r.closed {
 			o.deleting = false
@@ -276,13 +287,21 @@ func (r *Refs) persist(w worker, send func(context.Context) error) error {
 			return err
 		}
 		r.log.Debug("message about references lost", "peer", w.Name, "error", err)
-		t := time.NewTimer(pause)
-		select {
-		case <-t.C:
-		case <-r.base.Done():
-			t.Stop()
+		if !r.pause(pause) {
 			return err
 		}
+	}
+}
+
+// pause waits for d and returns true, or false at once if the references are closed.
+func (r *Refs) pause(d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-r.base.Done():
+		return false
 	}
 }
 

@@ -42,7 +42,7 @@ func NewReader(s Socket, spin time.Duration) (*Reader, error) {
 		raw:    raw,
 		spinner: spinner{
 			bound:        spin,
-			registration: process.register(),
+			registration: process.register(socketSpinners),
 			now:          func() time.Duration { return time.Since(epoch) },
 			yield:        runtime.Gosched,
 		},

@@ -1,6 +1,7 @@
 package wait
 
 import (
+	"runtime"
 	"sync/atomic"
 	"time"
 )
@@ -33,11 +34,14 @@ func (s *spinner) pollDue(ready func() bool) bool {
 }
 
 // spin calls ready, with yields between the calls, until ready returns true or s.bound has passed,
-// and reports whether ready returned true. Unless due is true, an arrival for another reader ends
-// the spin early. If it does not end early, spin records in s.backoff whether it has found input.
+// and reports whether ready returned true. Unless due is true, arrivals for other readers end the
+// spin early, see exclusive. If it does not end early, spin records in s.backoff whether it has found input.
 func (s *spinner) spin(ready func() bool, due bool) bool {
 	if s.placement != nil && s.pollBeforeYield(ready) {
 		return true
+	}
+	if s.placement != nil && s.registration.arbiter.takeStarted() {
+		runtime.Gosched()
 	}
 	yields, now := 0, s.now()
 	for end := now + s.bound; due || s.registration.exclusive(); {
@@ -99,12 +103,14 @@ func (s *backoff) failed() {
 	s.left = s.skip
 }
 
-// arbiter decides which reader of the process may spin. All Readers and MemoryPollers are
+// arbiter decides which readers of the process may spin. All Readers and MemoryPollers are
 // registered with it.
 type arbiter struct {
-	registrations atomic.Uint64 // number of registrations so far
-	last          atomic.Uint64 // number of the registration with the last arrival
-	due           atomic.Bool   // a goroutine spins in pollDue
+	registrations  atomic.Uint64 // number of registrations so far
+	last, previous atomic.Uint64 // numbers of the two registrations with the last arrivals
+	changes        [2]atomic.Uint64
+	due            atomic.Bool // a goroutine spins in pollDue
+	started        atomic.Bool // see GoroutineStarted
 }
 
 // process is the arbiter of this process. It holds nothing that two users of the package could want
@@ -116,29 +122,57 @@ var process arbiter
 type registration struct {
 	arbiter *arbiter
 	number  uint64
-	run     atomic.Int32 // consecutive arrivals for this reader alone, up to exclusiveAfter
+	changes *atomic.Uint64 // of the arbiter: arrivals after which others than this reader and its companions are active
+	seen    atomic.Uint64  // value of changes at the last arrival
+	run     atomic.Int32   // arrivals since then, up to exclusiveAfter
 }
 
 // exclusiveAfter is how long that run must be before the reader may spin.
 const exclusiveAfter = 8
 
-func (r *arbiter) register() *registration {
-	return &registration{arbiter: r, number: r.registrations.Add(1)}
+// The numbers of readers that may spin at a time. For those of sockets it is one, because during its
+// spin the kernel is not asked about the sockets of others. Two readers of memory do each other no
+// harm: a worker that serves two others in turn would otherwise have to be woken for each request.
+const (
+	socketSpinners = 1
+	memorySpinners = 2
+)
+
+// register returns the registration of a new reader, which may spin while at most that number of
+// readers, itself included, have arrivals.
+func (r *arbiter) register(spinners int) *registration {
+	return &registration{arbiter: r, number: r.registrations.Add(1), changes: &r.changes[spinners-1]}
 }
 
 // arrived records that input has arrived for this reader. It writes to shared fields only if that
 // changes them, since other processors read them all the time.
 func (s *registration) arrived() {
-	if s.arbiter.last.Load() != s.number {
-		s.arbiter.last.Store(s.number)
+	if a := s.arbiter; a.last.Load() != s.number {
+		before := a.last.Swap(s.number)
+		a.changes[socketSpinners-1].Add(1)
+		if a.previous.Swap(before) != s.number {
+			a.changes[memorySpinners-1].Add(1)
+		}
+	}
+	if n := s.changes.Load(); s.seen.Load() != n {
+		s.seen.Store(n)
 		s.run.Store(0)
 	} else if s.run.Load() < exclusiveAfter {
 		s.run.Add(1)
 	}
 }
 
-// exclusive reports whether the reader may spin: at least the last exclusiveAfter arrivals of the
-// process were all for this reader.
+// exclusive reports whether the reader may spin: it has had exclusiveAfter arrivals during which no
+// readers had any but itself and, if two may spin, one other.
 func (s *registration) exclusive() bool {
-	return s.run.Load() >= exclusiveAfter && s.arbiter.last.Load() == s.number
+	return s.run.Load() >= exclusiveAfter && s.seen.Load() == s.changes.Load()
 }
+
+// GoroutineStarted says that a goroutine was started whose work should not wait for a reader that
+// spins. A MemoryPoller does not run goroutines while it spins; after this call, the next one of the
+// process that does not find its change at once lets them run before it continues.
+func GoroutineStarted() { process.started.Store(true) }
+
+// takeStarted reports whether GoroutineStarted was called since the last takeStarted that returned
+// true.
+func (r *arbiter) takeStarted() bool { return r.started.Load() && r.started.Swap(false) }

@@ -1,6 +1,8 @@
 package wait
 
 import (
+	"runtime"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -20,7 +22,7 @@ func newTestSpinner(bound time.Duration) *testSpinner {
 	s := &testSpinner{}
 	s.spinner = &spinner{
 		bound:        bound,
-		registration: new(arbiter).register(),
+		registration: new(arbiter).register(socketSpinners),
 		now:          func() time.Duration { return s.time },
 		yield:        func() { s.yields++ },
 	}
@@ -119,7 +121,7 @@ func TestBackoff(t *testing.T) {
 func TestOnlyExclusiveReaderSpins(t *testing.T) {
 	one := newTestSpinner(10 * time.Microsecond)
 	two := newTestSpinner(10 * time.Microsecond)
-	two.registration = one.registration.arbiter.register()
+	two.registration = one.registration.arbiter.register(socketSpinners)
 	spins := func(s *testSpinner) bool { _, polls := s.wait(0); s.backoff = backoff{}; return polls > 0 }
 
 	require.False(t, spins(one), "nothing came yet")
@@ -138,10 +140,66 @@ func TestOnlyExclusiveReaderSpins(t *testing.T) {
 	require.False(t, spins(one))
 }
 
+// Two readers of memory may spin if all arrivals are for these two, and not once a third has one.
+func TestTwoReadersOfMemorySpin(t *testing.T) {
+	one, two, third := newTestSpinner(10*time.Microsecond), newTestSpinner(10*time.Microsecond), newTestSpinner(10*time.Microsecond)
+	a := one.registration.arbiter
+	for _, s := range []*testSpinner{one, two, third} {
+		s.registration = a.register(memorySpinners)
+	}
+	socket := a.register(socketSpinners)
+	spins := func(s *testSpinner) bool { _, polls := s.wait(0); s.backoff = backoff{}; return polls > 0 }
+	inTurn := func(all ...*registration) {
+		for range exclusiveAfter + len(all) {
+			for _, r := range all {
+				r.arrived()
+			}
+		}
+	}
+
+	inTurn(one.registration, two.registration)
+	require.True(t, spins(one))
+	require.True(t, spins(two))
+	require.False(t, spins(third))
+	third.registration.arrived()
+	require.False(t, spins(one))
+	require.False(t, spins(two))
+	inTurn(one.registration, two.registration, third.registration)
+	require.False(t, spins(one) || spins(two) || spins(third), "three are busy")
+
+	inTurn(one.registration, socket)
+	require.True(t, spins(one))
+	require.False(t, socket.exclusive(), "a socket is alone or does not spin")
+	inTurn(socket)
+	require.True(t, socket.exclusive())
+}
+
+// A reader of memory that spins first lets the goroutines run of which GoroutineStarted tells.
+func TestStartedGoroutineRunsBeforeSpin(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+	s := newTestSpinner(time.Millisecond).makeExclusive()
+	s.placement = new(placement)
+	var ran atomic.Bool
+	run := func() bool {
+		s.time += time.Microsecond
+		return ran.Load()
+	}
+	done := make(chan struct{})
+	go func() { ran.Store(true); close(done) }()
+	require.False(t, s.poll(run), "nothing runs during a spin")
+	<-done
+	ran.Store(false)
+	go ran.Store(true)
+	s.backoff = backoff{}
+	s.registration.arbiter.started.Store(true)
+	require.True(t, s.poll(run))
+	require.False(t, s.registration.arbiter.started.Load())
+}
+
 // An arrival for another reader ends a spin.
 func TestArrivalForAnotherEndsSpin(t *testing.T) {
 	s := newTestSpinner(100 * time.Microsecond).makeExclusive()
-	other := s.registration.arbiter.register()
+	other := s.registration.arbiter.register(socketSpinners)
 	polls := 0
 	require.False(t, s.poll(func() bool {
 		polls++
@@ -158,7 +216,7 @@ func TestArrivalForAnotherEndsSpin(t *testing.T) {
 // at a time is in it.
 func TestPollDue(t *testing.T) {
 	one, two := newTestSpinner(10*time.Microsecond), newTestSpinner(10*time.Microsecond)
-	two.registration = one.registration.arbiter.register()
+	two.registration = one.registration.arbiter.register(socketSpinners)
 	for _, s := range []*testSpinner{one, two} {
 		s.registration.arrived()
 	}

@@ -21,7 +21,8 @@
 // threads are busy than there are processors, the process that is to make the change may be waiting
 // for this processor. With ten busy threads on two processors a round trip took 6 to 10 µs with the
 // yields, and 50 to 300 µs without. It does not run goroutines between polls: for each that could
-// run, the runtime would wake a thread, which takes a processor from the peer.
+// run, the runtime would wake a thread, which takes a processor from the peer. It does so once if
+// [GoroutineStarted] was called.
 //
 // Two processes that wait for each other without blocking may run on one processor while another
 // one is idle, and the kernel leaves them there. Each change then takes a switch between them, 5 µs
@@ -38,9 +39,9 @@
 //   - Spins that find nothing become rare: after each, twice as many waits as before do not spin.
 //     That keeps spins from harm on a machine with more busy threads than processors, where
 //     replies do not come during a spin, and on sockets with occasional messages.
-//   - Only one reader of a process spins at a time, and only if for some time nothing arrived for
-//     others. A spin for one of several readers would delay the others: the kernel is not asked
-//     for their input during it.
+//   - Only one reader of a process spins at a time, or two of memory, and only if for some time
+//     nothing arrived for others. A spin for one of several readers would delay the others: the
+//     kernel is not asked for their input during it.
 //
 // A socket without traffic costs nothing.
 package wait
