@@ -90,8 +90,10 @@ func (r *Refs) handlers() map[string]agent.Handler {
 		acceptMessage.Type(): opened[forkList](r.serveAccept),
 		askMessage.Type():    opened[forkList](r.serveAsk),
 		renewMessage.Type():  opened[leaseRequest](r.serveRenew),
-		typeCall:             callHandler{r, false},
-		typeCallRemote:       callHandler{r, true},
+		typeCall:             callHandler{r, false, r.openMethod},
+		typeCallRemote:       callHandler{r, true, r.openMethod},
+		typeOp:               callHandler{r, false, r.openOperator},
+		typeOpRemote:         callHandler{r, true, r.openOperator},
 	}
 	for name, typ := range functionKinds {
 		all[typeCreate+name] = createHandler{r, typ}

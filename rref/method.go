@@ -134,39 +134,62 @@ func (m Methods) find(name, typ string) *ServedMethod {
 // method, or as that of Ref.ToHere; it matches ErrNoMethod if the owner does not serve the method for
 // values of that type.
 func (m Method[M, A, R]) Call(ctx context.Context, f *Ref[M], args A, opts ...agent.CallOption) (R, error) {
+	return callOn[A, R](ctx, f.get(), typeCall, m.name, m.typ, args, opts)
+}
+
+// Go calls the method as Call does, but returns a future of the result instead of waiting for it.
+func (m Method[M, A, R]) Go(ctx context.Context, f *Ref[M], args A, opts ...agent.CallOption) *agent.Future[R] {
+	return goOn[A, R](ctx, f.get(), typeCall, m.name, m.typ, args, opts)
+}
+
+// Remote calls the method as Call does; the owner keeps the result, and Remote returns a reference to
+// it at once. Errors are as those of package function Remote.
+func (m Method[M, A, R]) Remote(ctx context.Context, f *Ref[M], args A, opts ...agent.CallOption) *Ref[R] {
+	return remoteOn[A, R](ctx, f.get(), typeCallRemote, m.name, m.typ, args, opts)
+}
+
+// useForCall adds a use of the reference of h for a call, which the caller ends with unuse. It returns
+// an error if the reference has failed or was released.
+func (h *handle) useForCall() (*core, error) {
+	c, err := h.useFor("call")
+	if err != nil {
+		return nil, err
+	}
+	if err := c.checkUsable(); err != nil {
+		c.unuse()
+		return nil, err
+	}
+	return c, nil
+}
+
+// callOn calls what name names, with args, on the value of h, and waits for the result: a method of the
+// type with the name valueType, or an operator. typ is the type of the message.
+func callOn[A, R any](ctx context.Context, h *handle, typ, name, valueType string, args A, opts []agent.CallOption) (R, error) {
 	var zero R
-	c, err := f.get().useFor("call")
+	c, err := h.useForCall()
 	if err != nil {
 		return zero, err
 	}
 	defer c.unuse()
-	if err := c.checkUsable(); err != nil {
-		return zero, err
-	}
 	ctx, stop := c.whileUsable(ctx)
 	defer stop()
-	result, err := agent.NewMessageType[A, R](typeCall).Call(ctx, c.refs.agent, agent.To(c.owner.Name), m.name, args, append(slices.Clip(opts), c.target(m.typ))...)
+	result, err := agent.NewMessageType[A, R](typ).Call(ctx, c.refs.agent, agent.To(c.owner.Name), name, args, append(slices.Clip(opts), c.target(valueType))...)
 	if err != nil {
 		return zero, c.explain(err)
 	}
 	return result, nil
 }
 
-// Go calls the method as Call does, but returns a future of the result instead of waiting for it.
-func (m Method[M, A, R]) Go(ctx context.Context, f *Ref[M], args A, opts ...agent.CallOption) *agent.Future[R] {
-	c, err := f.get().useFor("call")
-	if err == nil {
-		if err = c.checkUsable(); err != nil {
-			c.unuse()
-		}
-	}
+// goOn does what callOn does, but returns a future of the result.
+func goOn[A, R any](ctx context.Context, h *handle, typ, name, valueType string, args A, opts []agent.CallOption) *agent.Future[R] {
+	c, err := h.useForCall()
 	if err != nil {
 		failed := &agent.Future[R]{}
 		_ = failed.Fail(err)
 		return failed
 	}
 	ctx, stop := c.whileUsable(ctx)
-	g := agent.NewMessageType[A, R](typeCall).Go(ctx, c.refs.agent, agent.To(c.owner.Name), m.name, args, append(slices.Clip(opts), c.target(m.typ))...)
+	g := agent.NewMessageType[A, R](typ).Go(ctx, c.refs.agent, agent.To(c.owner.Name), name, args, append(slices.Clip(opts), c.target(valueType))...)
 	_ = g.OnDone(func(*agent.Future[R]) { // cannot fail
 		stop()
 		c.unuse()
@@ -174,22 +197,16 @@ func (m Method[M, A, R]) Go(ctx context.Context, f *Ref[M], args A, opts ...agen
 	return g
 }
 
-// Remote calls the method as Call does; the owner keeps the result, and Remote returns a reference to
-// it at once. Errors are as those of package function Remote.
-func (m Method[M, A, R]) Remote(ctx context.Context, f *Ref[M], args A, opts ...agent.CallOption) *Ref[R] {
-	c, err := f.get().useFor("call")
-	if err == nil {
-		if err = c.checkUsable(); err != nil {
-			c.unuse()
-		}
-	}
+// remoteOn does what callOn does, but the owner keeps the result, to which remoteOn returns a reference.
+func remoteOn[A, R any](ctx context.Context, h *handle, typ, name, valueType string, args A, opts []agent.CallOption) *Ref[R] {
+	c, err := h.useForCall()
 	if err != nil {
-		return failedRef[R](f.get(), err)
+		return failedRef[R](h, err)
 	}
 	a, to := c.refs.agent, agent.To(c.owner.Name)
 	created := create(ctx, a, to, func(ctx context.Context, o []agent.CallOption) *agent.Future[uint64] {
-		return agent.NewMessageType[A, uint64](typeCallRemote).Go(ctx, a, to, m.name, args, o...)
-	}, append(slices.Clip(opts), c.target(m.typ)))
+		return agent.NewMessageType[A, uint64](typ).Go(ctx, a, to, name, args, o...)
+	}, append(slices.Clip(opts), c.target(valueType)))
 	_ = created.creation().OnDone(func(*agent.Future[agent.None]) { c.unuse() })
 	return newRef[R](created)
 }
@@ -247,10 +264,21 @@ func (r *Refs) addLocalFork(c *core) {
 	}
 }
 
-// callHandler serves calls of methods. If remote is true, the owner keeps the results.
+// callHandler serves calls of methods. If remote is true, the owner keeps the results. open decodes the
+// arguments of a call of a value of the type with the name valueType; it returns nil if there is no such
+// method.
 type callHandler struct {
 	refs   *Refs
 	remote bool
+	open   func(q *agent.Request, valueType string) (methodTask, error)
+}
+
+// openMethod is callHandler.open for Options.Methods.
+func (r *Refs) openMethod(q *agent.Request, valueType string) (methodTask, error) {
+	if s := r.options.Methods.find(q.Name(), valueType); s != nil {
+		return s.open(q)
+	}
+	return nil, nil
 }
 
 // Open implements agent.Handler.
@@ -265,11 +293,9 @@ func (h callHandler) Open(q *agent.Request) (agent.Task, error) {
 		return nil, err
 	}
 	copy(t.target[:], data[16:])
-	if s := r.options.Methods.find(q.Name(), string(data[40:])); s != nil {
-		var err error
-		if t.bound, err = s.open(q); err != nil {
-			return nil, err
-		}
+	var err error
+	if t.bound, err = h.open(q, string(data[40:])); err != nil {
+		return nil, err
 	}
 	if !h.remote { // if the method is not served, the error names the type of the value, which Run knows
 		return t, nil

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/tensorpipe-go/tensorpipe/agent"
+	"github.com/tensorpipe-go/tensorpipe/agent/aten"
 )
 
 // Options configures the references of a worker. Zero fields stand for the defaults.
@@ -37,10 +38,11 @@ type Options struct {
 
 // Refs adds remote references to an agent: list it in agent.Config.Extensions. It serves one agent.
 type Refs struct {
-	options Options
-	agent   *agent.Agent
-	self    worker
-	log     logger
+	options   Options
+	agent     *agent.Agent
+	self      worker
+	log       logger
+	operators *aten.Table
 
 	mu       sync.Mutex
 	closed   bool
@@ -125,7 +127,7 @@ func (r *Refs) Configure(c *agent.Config) error {
 	if r.log != nil {
 		return fmt.Errorf("%w: a Refs serves one agent", agent.ErrConfig)
 	}
-	r.log = c.Logger.With("worker", c.Name)
+	r.log, r.operators = c.Logger.With("worker", c.Name), c.Operators
 	for typ, h := range r.handlers() {
 		if _, taken := c.Handlers[typ]; taken {
 			return fmt.Errorf("%w: handler of type %s: it belongs to package rref", agent.ErrConfig, typ)

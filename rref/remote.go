@@ -58,9 +58,8 @@ type invocation struct {
 	Named map[string]any
 }
 
-func remoteInvoke[R any](ctx context.Context, a *agent.Agent, to agent.To, kind, name string, args []any) *Ref[R] {
-	var v invocation
-	var opts []agent.CallOption
+// newInvocation returns the arguments in args, those in an agent.Named by name, and the options in args.
+func newInvocation(args []any) (v invocation, opts []agent.CallOption) {
 	for _, arg := range args {
 		switch arg := arg.(type) {
 		case agent.CallOption:
@@ -71,6 +70,11 @@ func remoteInvoke[R any](ctx context.Context, a *agent.Agent, to agent.To, kind,
 			v.Args = append(v.Args, arg)
 		}
 	}
+	return v, opts
+}
+
+func remoteInvoke[R any](ctx context.Context, a *agent.Agent, to agent.To, kind, name string, args []any) *Ref[R] {
+	v, opts := newInvocation(args)
 	c := create(ctx, a, to, func(ctx context.Context, o []agent.CallOption) *agent.Future[uint64] {
 		return agent.NewMessageType[invocation, uint64](typeCreate+kind).Go(ctx, a, to, name, v, o...)
 	}, opts)
