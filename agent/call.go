@@ -82,6 +82,25 @@ func WithTimeout(d time.Duration) CallOption {
 	}
 }
 
+// CallContext returns a context for work of this worker in place of a call with the options opts, for
+// extensions: it ends with ctx, and when such a call would run into its limit, with a *TimeoutError as
+// its cause. The caller must call cancel when the work is done. An option that is not valid has no
+// effect.
+func (a *Agent) CallContext(ctx context.Context, opts ...CallOption) (limited context.Context, cancel context.CancelFunc) {
+	o := callOptions{limit: -1}
+	for _, opt := range opts {
+		opt(&o)
+	}
+	limit := o.limit
+	if limit < 0 {
+		limit = a.DefaultTimeout()
+	}
+	if limit == 0 {
+		return context.WithCancel(ctx)
+	}
+	return context.WithTimeoutCause(ctx, limit, &TimeoutError{Limit: limit})
+}
+
 // WithRemoteStack makes the called worker send the stack of the handler's goroutine if the handler
 // panics. The field Stack of the [RemoteError] and of the [PanicError] with which the call fails
 // then holds that stack; without this option it is empty.

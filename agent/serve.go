@@ -210,6 +210,13 @@ func (c *conn) handleCancel(in *inMessage) {
 	}
 }
 
+// RejectedTask is a Task whose request may be rejected after Open has returned the task: Rejected is
+// then called with the error, in place of Run. It must not block, and does not reply.
+type RejectedTask interface {
+	Task
+	Rejected(err error)
+}
+
 // rejection is the task of a request that does not reach its handler. Like other tasks it
 // runs once earlier replies were sent.
 type rejection struct{ err error }
@@ -228,6 +235,9 @@ func (c *conn) reject(r *Request, err error, l *leader) {
 		level, stack = slog.LevelError, p.Stack
 	}
 	c.agent.log.Log(r, level, "call rejected", "function", r.Name(), "caller", c.peer.Name, "error", err, "stack", stack)
+	if t, ok := r.task.(RejectedTask); ok {
+		t.Rejected(err)
+	}
 	r.task = rejection{err}
 	c.launch(r, l)
 }

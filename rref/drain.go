@@ -73,7 +73,7 @@ func (r *Refs) releaseAll() {
 		if n < 0 {
 			n = len(held)
 		}
-		r.log.Info("references that were not released are released at shutdown, they may be part of a cycle",
+		r.logLater(r.log.Info, "references that were not released are released at shutdown, they may be part of a cycle",
 			"owner", held[0].owner.Name, "references", n, "values", describeValues(held[:n]))
 		held = held[n:]
 	}
@@ -81,7 +81,7 @@ func (r *Refs) releaseAll() {
 		c.uses = 0
 		c.releaseUnused()
 	}
-	r.mu.Unlock()
+	r.unlock()
 }
 
 // maxDescribed bounds the values that a line of the log lists.

@@ -38,3 +38,13 @@ func (r *Refs) Tables() map[string]int {
 
 // ForkOf returns the id of the fork of f.
 func ForkOf[T any](f *Ref[T]) [16]byte { return f.core.id }
+
+// Waiting returns the number of requests and calls that wait until values of r are ready.
+func (r *Refs) Waiting() (n int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for v := range r.values {
+		n += len(v.waiting)
+	}
+	return n
+}

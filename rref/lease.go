@@ -103,7 +103,7 @@ func (r *Refs) tick() {
 	var dropped []*value
 	r.mu.Lock()
 	defer func() {
-		r.mu.Unlock()
+		r.unlock()
 		dropAll(dropped)
 	}()
 	if r.clock = nil; r.closed {
@@ -135,7 +135,7 @@ func (r *Refs) renew(o *ownerState, now time.Time) {
 	}
 	if age > r.options.Lease && !l.silent {
 		l.silent = true
-		r.log.Warn("the owner of references does not answer, and may have dropped them",
+		r.logLater(r.log.Warn, "the owner of references does not answer, and may have dropped them",
 			"owner", o.Name, "references", o.cores, "silence", age.Round(time.Millisecond))
 	}
 	switch {
@@ -159,7 +159,7 @@ func (r *Refs) sendHeartbeat(o *ownerState, underWay *bool) {
 		opts := []agent.CallOption{agent.WithBackground(), agent.WithTimeout(r.options.Lease / timeoutShare)}
 		_, err := renewMessage.Call(r.base, r.agent, agent.To(o.Name), "", leaseRequest{Owner: o.Incarnation, Epoch: epoch}, opts...)
 		r.mu.Lock()
-		defer r.mu.Unlock()
+		defer r.unlock()
 		*underWay = false
 		switch {
 		case l.epoch != epoch: // the lease has ended meanwhile
@@ -238,7 +238,7 @@ func (r *Refs) failCores(o *ownerState, err error) {
 	}
 	o.lease = userLease{heartbeat: o.lease.heartbeat, checking: o.lease.checking, renewed: time.Now()}
 	if lost > 0 {
-		r.log.Warn("references are lost", "owner", o.Name, "references", lost, "error", err)
+		r.logLater(r.log.Warn, "references are lost", "owner", o.Name, "references", lost, "error", err)
 	}
 	r.forgetIfUnused(o)
 	r.notify()
@@ -264,7 +264,7 @@ func (r *Refs) fence(h *holder, why error) (dropped []*value) {
 		r.headers.Add(-1)
 	}
 	if h.forks > 0 {
-		r.log.Warn("the references of a worker are dropped", "user", h.Name, "references", h.forks, "reason", why)
+		r.logLater(r.log.Warn, "the references of a worker are dropped", "user", h.Name, "references", h.forks, "reason", why)
 		for id, f := range r.forks {
 			if f.holder != h {
 				continue
@@ -320,7 +320,7 @@ func (r *Refs) received(m *agent.Message) {
 	}
 	epoch := binary.LittleEndian.Uint64(data)
 	r.mu.Lock()
-	defer r.mu.Unlock()
+	defer r.unlock()
 	switch {
 	case m.Kind == agent.KindRequest:
 		if h := r.epochs[epoch]; h != nil && h.Incarnation == m.Incarnation() && !h.echo {
@@ -387,7 +387,7 @@ func (r *Refs) forgetWorkers(match func(worker) bool, why error) {
 			unheard = append(unheard, id)
 		}
 	}
-	r.mu.Unlock()
+	r.unlock()
 	dropAll(dropped)
 	for _, id := range unheard {
 		r.neverArrived(id)

@@ -3,6 +3,7 @@ package rref
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"reflect"
 	"slices"
@@ -73,12 +74,50 @@ type forkPair struct {
 }
 
 // forkReply has the epoch of the lease under which the owner has added the forks of a forkRequest, and
-// for each of them "" or the reason for which there is none.
+// for each of them why there is none, or a zero forkFailure.
 type forkReply struct {
 	_        struct{} `tensorpipe:"rref.forkReply"`
 	Epoch    uint64
-	Failures []string
+	Failures []forkFailure
 }
+
+// forkFailure is why the owner has not added a fork. Kind is the index in forkErrors of the error that
+// the reason matches.
+type forkFailure struct {
+	_      struct{} `tensorpipe:"rref.forkFailure"`
+	Kind   int
+	Reason string
+}
+
+// forkErrors are the errors that the failure of a fork may match. All others become the first, also
+// ErrFenced: it is the worker of the parent that was fenced, and not the one that asks.
+var forkErrors = []error{ErrNoValue, ErrShared, agent.ErrOverloaded}
+
+func newForkFailure(err error) forkFailure {
+	kind := slices.IndexFunc(forkErrors, func(known error) bool { return errors.Is(err, known) })
+	return forkFailure{Kind: max(kind, 0), Reason: err.Error()}
+}
+
+// err returns the failure as an error of the owner, or nil if there is none.
+func (f forkFailure) err(owner string) error {
+	if f.Reason == "" {
+		return nil
+	}
+	known := ErrNoValue
+	if f.Kind >= 0 && f.Kind < len(forkErrors) {
+		known = forkErrors[f.Kind]
+	}
+	return &forkError{fmt.Sprintf("%s: %s", owner, f.Reason), known}
+}
+
+// forkError is the failure of a fork, whose text names the error that it matches already.
+type forkError struct {
+	text  string
+	known error
+}
+
+func (e *forkError) Error() string { return e.text }
+func (e *forkError) Unwrap() error { return e.known }
 
 // handlers returns the handlers of the messages about references, by their types.
 func (r *Refs) handlers() map[string]agent.Handler {
@@ -132,12 +171,15 @@ func (r *Refs) withValue(ctx context.Context, q *agent.Request, t target, f func
 			return
 		}
 		r.hold(v)
-		r.whenReady(v, func() {
+		r.whenReady(ctx, v, func() {
 			if v.err != nil {
 				_ = q.Fail(v.err)
 			} else {
 				f(v)
 			}
+			r.unhold(v)
+		}, func() {
+			_ = q.Fail(context.Cause(ctx))
 			r.unhold(v)
 		})
 	})
@@ -183,12 +225,12 @@ func (r *Refs) serveFork(ctx context.Context, q *agent.Request, args forkRequest
 		return
 	}
 	var mu sync.Mutex
-	reply, remaining := forkReply{Failures: make([]string, len(args.Forks))}, len(args.Forks)
+	reply, remaining := forkReply{Failures: make([]forkFailure, len(args.Forks))}, len(args.Forks)
 	for i, pair := range args.Forks {
 		r.addForkByParent(ctx, pair, senderOf(q), func(f *fork, err error) {
 			mu.Lock()
 			if err != nil {
-				reply.Failures[i] = err.Error()
+				reply.Failures[i] = newForkFailure(err)
 			} else {
 				reply.Epoch = max(reply.Epoch, f.holder.epoch)
 			}

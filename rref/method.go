@@ -342,6 +342,13 @@ func (t *callTask) Run(ctx context.Context, q *agent.Request) {
 	}
 }
 
+// Rejected implements agent.RejectedTask.
+func (t *callTask) Rejected(err error) {
+	if t.result != nil {
+		t.refs.complete(t.result, nil, nil, err)
+	}
+}
+
 // call calls the method for a request of the incarnation from, and returns a pointer to the result.
 func (t *callTask) call(ctx context.Context, from [16]byte) (ptr any, err error) {
 	found := agent.Future[*value]{}
@@ -351,7 +358,10 @@ func (t *callTask) call(ctx context.Context, from [16]byte) (ptr any, err error)
 			return
 		}
 		t.refs.hold(v)
-		t.refs.whenReady(v, func() { _ = found.Set(v) })
+		t.refs.whenReady(ctx, v, func() { _ = found.Set(v) }, func() {
+			_ = found.Fail(context.Cause(ctx))
+			t.refs.unhold(v)
+		})
 	})
 	defer func() { // the method may use memory that the value has borrowed
 		_ = found.OnDone(func(found *agent.Future[*value]) {

@@ -20,9 +20,9 @@ type value struct {
 	typ     string
 	err     error // with which the creation has failed
 	kept    *agent.Kept
-	waiting []func() // run when the value is ready
-	forks   int      // references of other workers
-	locals  int      // references of this worker, and messages that carry one
+	waiting map[*waiter]struct{} // run when the value is ready
+	forks   int                  // references of other workers
+	locals  int                  // references of this worker, and messages that carry one
 	since   time.Time
 }
 
@@ -109,8 +109,8 @@ func (r *Refs) complete(v *value, ptr any, kept *agent.Kept, err error) {
 	v.waiting = nil
 	_, wanted := r.values[v]
 	r.mu.Unlock()
-	for _, f := range waiting {
-		f()
+	for w := range waiting {
+		w.ready()
 	}
 	if !wanted { // its last reference has gone meanwhile
 		v.drop()
@@ -135,16 +135,33 @@ func (r *Refs) unhold(v *value) {
 	}
 }
 
-// whenReady runs f, at once if v is ready, and otherwise on the goroutine that completes v.
-func (r *Refs) whenReady(v *value, f func()) {
+// waiter waits for a value to be ready.
+type waiter struct{ ready func() }
+
+// whenReady runs f, at once if v is ready, and otherwise on the goroutine that completes v, unless ctx
+// ends before. It then runs ended, which may be nil, on another goroutine.
+func (r *Refs) whenReady(ctx context.Context, v *value, f, ended func()) {
 	r.mu.Lock()
-	if !v.ready {
-		v.waiting = append(v.waiting, f)
+	if v.ready {
 		r.mu.Unlock()
+		f()
 		return
 	}
+	w := &waiter{f}
+	if v.waiting == nil {
+		v.waiting = map[*waiter]struct{}{}
+	}
+	v.waiting[w] = struct{}{}
 	r.mu.Unlock()
-	f()
+	context.AfterFunc(ctx, func() {
+		r.mu.Lock()
+		_, waits := v.waiting[w]
+		delete(v.waiting, w)
+		r.mu.Unlock()
+		if waits && ended != nil {
+			ended()
+		}
+	})
 }
 
 // addFork adds a fork of v with that id, of the worker w, and returns it. If w has it already, addFork

@@ -189,8 +189,8 @@ func (r *Refs) requestForks(owner *ownerState, refs []arrivedRef) {
 		switch {
 		case err != nil:
 			ref.settle(fmt.Errorf("rref: %s has not confirmed the reference to its value %v: %w", owner.Name, ref.label, err))
-		case reply.Failures[i] != "":
-			ref.settle(fmt.Errorf("%w: %s: %s", ErrNoValue, owner.Name, reply.Failures[i]))
+		case reply.Failures[i].Reason != "":
+			ref.settle(reply.Failures[i].err(owner.Name))
 		default:
 			ref.confirm(reply.Epoch, sent)
 		}

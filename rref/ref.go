@@ -249,7 +249,7 @@ func (c *core) awaitValue(ctx context.Context) (*value, error) {
 	v := c.value
 	r.mu.Unlock()
 	ready := agent.Future[agent.None]{}
-	r.whenReady(v, func() { _ = ready.Set(agent.None{}) })
+	r.whenReady(ctx, v, func() { _ = ready.Set(agent.None{}) }, nil)
 	if _, err := ready.Wait(ctx); err != nil {
 		return nil, err
 	}
@@ -268,6 +268,8 @@ func (f *Ref[T]) ToHere(ctx context.Context, opts ...agent.CallOption) (T, error
 	}
 	defer c.unuse()
 	if f.IsOwner() {
+		ctx, cancel := c.refs.agent.CallContext(ctx, opts...)
+		defer cancel()
 		return localValue[T](ctx, c)
 	}
 	if err := c.checkUsable(); err != nil {

@@ -39,7 +39,11 @@ func (h *handle) typeAsync(ctx context.Context, opts []agent.CallOption) *agent.
 		return known
 	}
 	out := future.New[string]()
+	base := c.refs.base
 	started := c.refs.spawn(func() {
+		ctx, cancel := context.WithCancelCause(ctx)
+		defer cancel(nil)
+		defer context.AfterFunc(base, func() { cancel(ErrClosed) })()
 		typ, err := h.typeName(ctx, opts)
 		if err != nil {
 			_ = out.Fail(err)
@@ -62,6 +66,8 @@ func (h *handle) typeName(ctx context.Context, opts []agent.CallOption) (string,
 	defer c.unuse()
 	r := c.refs
 	if c.isOwned() {
+		ctx, cancel := r.agent.CallContext(ctx, opts...)
+		defer cancel()
 		v, err := c.awaitValue(ctx)
 		if err != nil {
 			return "", err

@@ -59,6 +59,7 @@ type Refs struct {
 	refused  refusedForks
 	asks     askQueue
 	changed  chan struct{} // closed at the next change for which Drain waits
+	lines    []func()      // of the log, to be written by unlock
 
 	awaitedOf map[[16]byte]int // the number of awaited requests by the incarnation that has sent them
 	lastEpoch uint64
@@ -211,6 +212,22 @@ func (r *Refs) Close() error {
 func (r *Refs) notify() {
 	close(r.changed)
 	r.changed = make(chan struct{})
+}
+
+// logLater has log called with msg and args by unlock: a handler of the log may use this Refs, for
+// example its Metrics, so it must not run with r.mu. The caller holds r.mu.
+func (r *Refs) logLater(log func(msg string, args ...any), msg string, args ...any) {
+	r.lines = append(r.lines, func() { log(msg, args...) })
+}
+
+// unlock unlocks r.mu and then writes the lines of logLater to the log.
+func (r *Refs) unlock() {
+	lines := r.lines
+	r.lines = nil
+	r.mu.Unlock()
+	for _, write := range lines {
+		write()
+	}
 }
 
 // newLabel returns a label that no other reference of this worker has.

@@ -275,14 +275,14 @@ type repeatedTask struct {
 
 // Run implements agent.Task. It replies once the value is ready. If the end of the earlier request has
 // ended the function, it replies with that error.
-func (t *repeatedTask) Run(_ context.Context, q *agent.Request) {
-	t.refs.whenReady(t.value, func() {
+func (t *repeatedTask) Run(ctx context.Context, q *agent.Request) {
+	t.refs.whenReady(ctx, t.value, func() {
 		if err := t.value.err; errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 			_ = q.Fail(err)
 			return
 		}
 		_ = q.Reply(&t.epoch)
-	})
+	}, func() { _ = q.Fail(context.Cause(ctx)) })
 }
 
 // keptValue returns a pointer to the value of k, the result of a function of that kind.

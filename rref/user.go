@@ -134,7 +134,7 @@ func (c *core) confirm(epoch uint64, sent time.Time) {
 	r.mu.Lock()
 	err := r.granted(c.owner, epoch, sent)
 	c.epoch = epoch
-	r.mu.Unlock()
+	r.unlock()
 	c.settle(err)
 }
 
