@@ -83,8 +83,9 @@ func (c *conn) startReading() bool {
 
 // readLoop reads messages of the pipe and dispatches them as the leader l. When the pipe ends,
 // readLoop calls c.end and releaseReader. It returns earlier if l yields. If a dispatched message
-// leaves a request in l.detached, readLoop promotes another goroutine to read, runs that request
-// itself and returns. If a short handler ends the goroutine, another read loop starts.
+// leaves a request in l.detached, readLoop promotes another goroutine to read and runs that request
+// itself. If the other goroutine has not started when the request has ended, readLoop goes on, and
+// otherwise returns. If a short handler ends the goroutine, another read loop starts.
 func (c *conn) readLoop(l *leader) {
 	promoted, ended := false, false
 	defer func() {
@@ -107,9 +108,13 @@ func (c *conn) readLoop(l *leader) {
 		c.dispatch(in, l)
 		if r := l.detached; r != nil {
 			promoted = true
-			l.promote()
+			yielded, turn := l.yielded, l.promote()
 			r.runDetached()
-			return
+			if yielded || !l.takeTurn(turn) {
+				return
+			}
+			promoted = false
+			l.handover.reclaimed()
 		}
 	}
 }

@@ -62,14 +62,25 @@ func (l *leader) detach(r *Request) {
 }
 
 // promote clears l.detached and, unless l has yielded, starts another goroutine that continues the
-// read loop with l. The calling goroutine must then not use l any more.
-func (l *leader) promote() {
+// read loop with l if it is the first to take the turn. The calling goroutine must not use l any more
+// before its takeTurn has returned true.
+func (l *leader) promote() (turn uint64) {
 	l.detached = nil
+	turn = l.handover.turn.Load()
 	if !l.yielded {
 		l.handover.promoted = time.Now()
-		go l.conn.readLoop(l)
+		go func() {
+			if l.takeTurn(turn) {
+				l.conn.readLoop(l)
+			}
+		}()
 	}
+	return turn
 }
+
+// takeTurn reports whether the calling goroutine is the first to take the turn of a promotion, and
+// continues the read loop.
+func (l *leader) takeTurn(turn uint64) bool { return l.handover.turn.CompareAndSwap(turn, turn+1) }
 
 // runDetached continues a detached request on this goroutine, and may block. If the message of the
 // request has not been read, it reads and opens the request as a large one. Otherwise it runs the
@@ -97,7 +108,11 @@ const (
 type handover struct {
 	promoted time.Time // when the goroutine was promoted; zero once it has started
 	paused   int       // requests for which no goroutine is promoted
+	turn     atomic.Uint64
 }
+
+// reclaimed records that the goroutine of the request has continued the read loop.
+func (h *handover) reclaimed() { h.promoted = time.Time{} }
 
 // observe pauses promotions for promotionPause requests if the goroutine of the read loop was
 // promoted and has started late. Each read loop calls it once, when it starts.

@@ -12,6 +12,8 @@
 //	y, err := Forward.Call(ctx, m, x)                   // runs on worker1
 //	err = m.Release(ctx)
 //
+// A Method is of values of the application, an Operator of tensors.
+//
 // A reference may be sent to any worker, in arguments and results of calls, also within other values.
 // The owner keeps the value as long as a worker has a reference that the owner has confirmed. A
 // handler starts when all references in its arguments are confirmed.

@@ -92,7 +92,7 @@ func TestHeldMethod(t *testing.T) {
 }
 
 // TestOverloadWhileSharing checks that a worker which cannot get a reference because it has too many
-// answers with an error that says so.
+// answers with an error that matches agent.ErrOverloaded.
 func TestOverloadWhileSharing(t *testing.T) {
 	run(t, 3, func(_ int, _ *agent.Config, o *rref.Options) { o.MaxReferences = 1 }, func(t *testing.T, g *group) {
 		f := rref.Remote(t.Context(), g.agents[0], "worker1", double, 21)

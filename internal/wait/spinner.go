@@ -168,8 +168,8 @@ func (s *registration) exclusive() bool {
 	return s.run.Load() >= exclusiveAfter && s.seen.Load() == s.changes.Load()
 }
 
-// GoroutineStarted says that a goroutine was started whose work should not wait for a reader that
-// spins. A MemoryPoller does not run goroutines while it spins; after this call, the next one of the
+// GoroutineStarted must be called when a goroutine was started whose work should not wait for a reader
+// that spins. A MemoryPoller does not run goroutines while it spins; after this call, the next one of the
 // process that does not find its change at once lets them run before it continues.
 func GoroutineStarted() { process.started.Store(true) }
 

@@ -174,7 +174,7 @@ func TestTwoReadersOfMemorySpin(t *testing.T) {
 	require.True(t, socket.exclusive())
 }
 
-// A reader of memory that spins first lets the goroutines run of which GoroutineStarted tells.
+// A reader of memory that spins lets other goroutines run first if GoroutineStarted was called.
 func TestStartedGoroutineRunsBeforeSpin(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	s := newTestSpinner(time.Millisecond).makeExclusive()
