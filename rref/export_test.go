@@ -1,5 +1,7 @@
 package rref
 
+import "time"
+
 // OwnerIncarnation returns the incarnation of the owner of the value of f.
 func OwnerIncarnation[T any](f *Ref[T]) [16]byte { return f.core.owner.Incarnation }
 
@@ -47,4 +49,14 @@ func (r *Refs) Waiting() (n int) {
 		n += len(v.waiting)
 	}
 	return n
+}
+
+// StopFor makes r take its process for one that has been stopped for d, at the next tick.
+func (r *Refs) StopFor(d time.Duration) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.ticked = r.ticked.Add(-d)
+	for _, h := range r.holders {
+		h.heard = h.heard.Add(-d)
+	}
 }

@@ -1,7 +1,9 @@
 package rref_test
 
 import (
+	"context"
 	"errors"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -82,4 +84,26 @@ func TestHostileMember(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestManyOwners checks that a message cannot start a goroutine for each of very many owners.
+func TestManyOwners(t *testing.T) {
+	many, forgedMany := agent.NewFunc[[]*rref.Ref[int], int]("test.many"), agent.NewFunc[[]*forged, int]("test.many")
+	run(t, 2, func(_ int, c *agent.Config, _ *rref.Options) {
+		c.Funcs = append(slices.Clone(c.Funcs), many.Serve(func(context.Context, []*rref.Ref[int]) (int, error) { return 0, nil }))
+	}, func(t *testing.T, g *group) {
+		forge := func(owners int) (all []*forged) {
+			for i := range owners {
+				number := []byte{byte(i), byte(i >> 8), 14: byte(owners), 15: 1}
+				all = append(all, &forged{owner: agent.Incarnation(number), name: "nobody", kind: 3, child: number})
+			}
+			return all
+		}
+		_, err := forgedMany.Call(t.Context(), g.agents[0], "worker1", forge(1025))
+		require.ErrorIs(t, err, agent.ErrProtocol)
+		require.ErrorContains(t, err, "1025 workers")
+		_, err = forgedMany.Call(t.Context(), g.agents[0], "worker1", forge(1024))
+		require.ErrorIs(t, err, agent.ErrNoWorker)
+		g.requireEmpty()
+	})
 }

@@ -178,6 +178,27 @@ func TestFencedParent(t *testing.T) {
 	})
 }
 
+// TestStoppedOwner checks that an owner that was stopped for longer than a lease does not fence a user
+// at once, whose messages it has not read yet, but does so when that stays silent.
+func TestStoppedOwner(t *testing.T) {
+	inTime(t, 2, func(t *testing.T, g *group, tr *traffic) {
+		f := rref.Remote(t.Context(), g.agents[0], "worker1", double, 21)
+		_, err := f.Created().Wait(t.Context())
+		require.NoError(t, err)
+		g.refs[1].StopFor(3 * lease)
+		tr.dropIf(betweenTwo("worker0", "worker1"))
+		sleep(lease / 2)
+		require.EqualValues(t, 1, g.refs[1].Metrics()["forks"])
+		sleep(lease)
+		require.Zero(t, g.refs[1].Metrics()["forks"])
+		tr.dropIf(nil)
+		_, err = f.ToHere(t.Context())
+		require.ErrorIs(t, err, rref.ErrFenced)
+		require.NoError(t, f.Release(t.Context()))
+		sleep(lease)
+	})
+}
+
 // TestSharedBeforeFence checks that a worker keeps the reference that it has got from another one
 // which is fenced later.
 func TestSharedBeforeFence(t *testing.T) {

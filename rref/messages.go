@@ -262,8 +262,11 @@ func (r *Refs) addForkByParent(ctx context.Context, pair forkPair, w worker, add
 			added(nil, err)
 			return
 		}
+		var f *fork
 		r.mu.Lock()
-		f, err := r.addFork(v, pair.Child, w)
+		if err = r.checkLease(pair.Epoch); err == nil { // the parent's worker may have been fenced meanwhile
+			f, err = r.addFork(v, pair.Child, w)
+		}
 		r.mu.Unlock()
 		added(f, err)
 	})

@@ -102,8 +102,13 @@ func (r *Refs) receiveCore(ref *arrivedRef, owner worker, label, forkLabel Label
 	return nil
 }
 
+// maxOwners bounds the owners of the references in one message that must confirm them: each takes a
+// goroutine.
+const maxOwners = 1024
+
 // decoded has the owners confirm the references that m has brought. The handler of a request starts
-// when all have. The references in a reply are accepted.
+// when all have. The references in a reply are accepted. The error matches agent.ErrProtocol: there are
+// too many owners.
 func (r *Refs) decoded(_ context.Context, m *agent.Message) error {
 	a, _ := m.State(arrivedKey{}).(*arrived)
 	if a == nil {
@@ -119,6 +124,9 @@ func (r *Refs) decoded(_ context.Context, m *agent.Message) error {
 		default:
 			byOwner[ref.owner] = append(byOwner[ref.owner], ref)
 		}
+	}
+	if len(byOwner) > maxOwners {
+		return fmt.Errorf("%w: references to values of %d workers in one message, at most %d", agent.ErrProtocol, len(byOwner), maxOwners)
 	}
 	for owner, refs := range byOwner {
 		r.spawn(func() { r.requestForks(owner, refs) })

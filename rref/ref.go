@@ -167,7 +167,8 @@ func (h *handle) Created() *agent.Future[agent.None] {
 	return h.core.creation()
 }
 
-// Label returns the label of the value. References of all workers to one value have equal labels.
+// Label returns the label of the value. References of all workers to one value have equal labels. If a
+// worker restarts with the same rank, its labels begin again.
 func (h *handle) Label() (l Label) {
 	if h.core != nil {
 		l = h.core.label
@@ -199,7 +200,8 @@ func (h *handle) String() string {
 	return h.core.text()
 }
 
-// Equal reports whether both references are to the same value.
+// Equal reports whether both references are to the same value: whether they have the same owner, and
+// equal labels.
 func (f *Ref[T]) Equal(other *Ref[T]) bool {
 	return f == other || f != nil && other != nil && f.core != nil && other.core != nil && f.core.owner.Incarnation == other.core.owner.Incarnation && f.core.label == other.core.label
 }

@@ -14,8 +14,9 @@ import (
 // Options configures the references of a worker. Zero fields stand for the defaults.
 type Options struct {
 	// Lease is the time for which a worker waits for another one that should have done something
-	// about a reference, such as to send the creation that a use has overtaken. It must be equal on
-	// all workers. Default 30 s.
+	// about a reference, such as to send the creation that a use has overtaken. An owner drops the
+	// references of a worker of which it has heard nothing for so long. It must be equal on all
+	// workers. Default 30 s.
 	Lease time.Duration
 
 	// Methods are the methods of values that other workers may call. There are no others.
