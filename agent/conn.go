@@ -108,13 +108,14 @@ func (c *conn) readLoop(l *leader) {
 		c.dispatch(in, l)
 		if r := l.detached; r != nil {
 			promoted = true
-			yielded, turn := l.yielded, l.promote()
+			yielded := l.yielded
+			turn := l.promote()
 			r.runDetached()
 			if yielded || !l.takeTurn(turn) {
 				return
 			}
 			promoted = false
-			l.handover.reclaimed()
+			l.handover.observe()
 		}
 	}
 }

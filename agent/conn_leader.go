@@ -111,11 +111,9 @@ type handover struct {
 	turn     atomic.Uint64
 }
 
-// reclaimed records that the goroutine of the request has continued the read loop.
-func (h *handover) reclaimed() { h.promoted = time.Time{} }
-
 // observe pauses promotions for promotionPause requests if the goroutine of the read loop was
-// promoted and has started late. Each read loop calls it once, when it starts.
+// promoted and has started late, or not at all for a long time. Each read loop calls it when it
+// starts, and when it goes on in place of a promoted goroutine.
 func (h *handover) observe() {
 	if !h.promoted.IsZero() && time.Since(h.promoted) > slowPromotion {
 		h.paused = promotionPause

@@ -2,7 +2,9 @@ package agent_test
 
 import (
 	"context"
+	"runtime"
 	"runtime/debug"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -150,4 +152,46 @@ func TestHandlersRunWhereRequestsAreRead(t *testing.T) {
 			require.Equal(t, "here", where)
 		})
 	}
+}
+
+// If a function that is not short ends before another goroutine has begun to read, its goroutine
+// continues to read: calls in a row then run on one goroutine. With one processor the other goroutine
+// does not begin before that, unless the function is preempted. A call to the caller in between, or
+// the end of the goroutine by the function, leaves a goroutine that reads.
+func TestGoroutineOfRequestReadsOn(t *testing.T) {
+	which, leave := agent.NewFunc[bool, string]("test.which"), agent.NewFunc[agent.None, agent.None]("test.leave")
+	configure := func(_ int, c *agent.Config) {
+		c.Listen = []string{"uv://127.0.0.1:0"}
+		c.Funcs = agent.Funcs{
+			echo.Serve(func(_ context.Context, n int) (int, error) { return n, nil }),
+			which.Serve(func(ctx context.Context, call bool) (string, error) {
+				if call {
+					caller, _ := agent.Caller(ctx)
+					if _, err := echo.Call(ctx, agent.FromContext(ctx), caller.To(), 1); err != nil {
+						return "", err
+					}
+				}
+				goroutine, _, _ := strings.Cut(string(debug.Stack()), " [")
+				return goroutine, nil
+			}),
+			leave.Serve(func(context.Context, agent.None) (agent.None, error) { runtime.Goexit(); panic("unreachable") }),
+		}
+	}
+	group := startGroup(t, 2, configure)
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+	same := 0
+	last := ""
+	for n := range 100 {
+		goroutine, err := which.Call(t.Context(), group[0], "worker1", n%10 == 5)
+		require.NoError(t, err)
+		if goroutine == last {
+			same++
+		}
+		last = goroutine
+		if n%20 == 19 {
+			_, err := leave.Call(t.Context(), group[0], "worker1", agent.None{})
+			require.Error(t, err, "the function has ended its goroutine")
+		}
+	}
+	require.Greater(t, same, 10, "of 99 pairs")
 }

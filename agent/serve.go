@@ -84,14 +84,14 @@ func (c *conn) open(r *Request, l *leader) {
 		return
 	}
 	r.stage.Store(uint32(ServedHeld))
-	wait.GoroutineStarted() // and perhaps one of the interceptor
-	go func() {             // it has no slot while an interceptor holds it
+	go func() { // it has no slot while an interceptor holds it
 		if err := catchPanic(func() error { return r.hold(r.ctx) }); err != nil {
 			c.reject(r, err, nil)
 			return
 		}
 		c.start(r, nil)
 	}()
+	wait.GoroutineStarted() // and perhaps one of the interceptor
 }
 
 // decodeAsLeader runs decode on the leader l and returns the error of decode. l yields if a

@@ -182,7 +182,7 @@ func kept(buf []byte) []byte {
 // The memory that a decoded part takes in addition to its bytes of the frame.
 const (
 	receivedPayloadSize = 104
-	receivedTensorSize  = 200
+	receivedTensorSize  = 224
 )
 
 // cost returns the number of bytes of memory that the message takes once it is decoded and its

@@ -3,6 +3,7 @@ package pipe_test
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"math/rand/v2"
 	"sync"
 	"sync/atomic"
@@ -115,42 +116,64 @@ func (w waitSignal) Done() <-chan struct{} {
 }
 
 // TestJoinedTensorsToStreams checks that joined tensors are received into host memory with streams
-// only after each stream has done its earlier work, and that Read ends with its context before that.
+// only after each stream has done its earlier work, and that Read ends before that with its context,
+// with the write and with the pipe.
 func TestJoinedTensorsToStreams(t *testing.T) {
 	kind := npu.NewKind()
 	t.Cleanup(kind.Close)
 	client, server := connect(t, nativePath())
 	cpu := device.CPU()
 	for late := range 3 {
-		for _, cancel := range []bool{false, true} {
-			m := message(1, nil, []int{large, large, large}, cpu, cpu, cpu)
-			op := client.WriteAsync(testContext(t), m)
-			in := next(t, server)
-			a := pipe.NewAllocation(in.Descriptor())
-			_, stream := alloc(t, kind, 0, 1)
-			release := stream.Hold()
-			a.Tensors[late] = a.Tensors[late].WithStream(stream)
-			ctx, stop := context.WithCancelCause(testContext(t))
-			done := make(chan error, 1)
-			waits := waitSignal{ctx, make(chan struct{}), new(sync.Once)}
-			go func() { done <- in.Read(waits, a) }()
-			<-waits.begun
-			memory, _ := a.Tensors[late].Contiguous()
-			copy(memory, "the stream") // work that is still enqueued
-			require.Equal(t, "the stream", string(memory[:10]))
-			if cancel {
-				stop(errEnough)
-				require.ErrorIs(t, <-done, errEnough)
-				release()
-			} else {
-				release()
-				require.NoError(t, <-done)
-				same(t, m, in.Descriptor(), pipe.Allocation{Tensors: a.Tensors})
-			}
-			require.NoError(t, op.Wait(testContext(t)), "tensor %d, cancelled %v", late, cancel)
-			stop(nil)
-			in.Release()
+		for _, end := range []string{"stream", "Read's context", "Write's context", "pipe"} {
+			t.Run(fmt.Sprintf("tensor %d, %s", late, end), func(t *testing.T) {
+				if end == "pipe" {
+					client, server = connect(t, nativePath())
+				}
+				m := message(1, nil, []int{large, large, large}, cpu, cpu, cpu)
+				writing, stopWrite := context.WithCancelCause(testContext(t))
+				op := client.WriteAsync(writing, m)
+				in := next(t, server)
+				a := pipe.NewAllocation(in.Descriptor())
+				_, stream := alloc(t, kind, 0, 1)
+				release := stream.Hold()
+				a.Tensors[late] = a.Tensors[late].WithStream(stream)
+				reading, stopRead := context.WithCancelCause(testContext(t))
+				done := make(chan error, 1)
+				waits := waitSignal{reading, make(chan struct{}), new(sync.Once)}
+				go func() { done <- in.Read(waits, a) }()
+				<-waits.begun
+				memory, _ := a.Tensors[late].Contiguous()
+				copy(memory, "the stream") // work that is still enqueued
+				require.Equal(t, "the stream", string(memory[:10]))
+				switch end {
+				case "stream":
+					release()
+					require.NoError(t, <-done)
+					same(t, m, in.Descriptor(), a)
+					require.NoError(t, op.Wait(testContext(t)))
+				case "Read's context":
+					stopRead(errEnough)
+					require.ErrorIs(t, <-done, errEnough)
+					release()
+					require.NoError(t, op.Wait(testContext(t)))
+				case "Write's context":
+					stopWrite(errEnough)
+					require.ErrorIs(t, <-done, pipe.ErrAborted)
+					release()
+					require.ErrorIs(t, op.Wait(testContext(t)), errEnough)
+				case "pipe":
+					client.Abort(nil)
+					err := <-done
+					require.True(t, isAny(err, []error{pipe.ErrPeerClosed, pipe.ErrPeerLost, pipe.ErrAborted}), "%v", err)
+					release()
+					require.Error(t, op.Wait(testContext(t)))
+				}
+				stopRead(nil)
+				stopWrite(nil)
+				in.Release()
+			})
 		}
+		client, server = connect(t, nativePath())
 	}
 	exchange(t, client, server, message(2, []int{1}, []int{large}))
 }

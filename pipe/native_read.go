@@ -64,41 +64,69 @@ func (in *nativeIncoming) startTransfers(a Allocation) error {
 // on the stream of tensor k; awaitJoined has waited for those of the others.
 func (in *nativeIncoming) transferMemory(k int, a Allocation) (b device.Buffer, tensors int) {
 	parts := in.parts.Tensors
-	b, tensors = formTail(a.Tensors[k], parts[k].WireLength()), 1
-	var pieces [][]byte
-	for next := k + 1; next < len(parts) && (parts[next].Inline || parts[next].Joined); next++ {
-		if parts[next].Inline {
-			continue
-		}
-		if pieces == nil {
-			pieces = b.AppendSegments(make([][]byte, 0, len(parts)-k))
-		}
-		pieces = a.Tensors[next].AppendSegments(pieces)
-		tensors++
+	b = formTail(a.Tensors[k], parts[k].WireLength())
+	joined := native.JoinedTo(parts, k)
+	if joined == 0 {
+		return b, 1
 	}
-	if pieces != nil {
-		b = device.Host(pieces...).WithStream(b.Stream())
+	pieces := b.AppendSegments(make([][]byte, 0, 1+joined))
+	for next, left := k+1, joined; left > 0; next++ {
+		if parts[next].Joined {
+			pieces = a.Tensors[next].AppendSegments(pieces)
+			left--
+		}
 	}
-	return b, tensors
+	return device.Host(pieces...).WithStream(b.Stream()), 1 + joined
 }
 
 // awaitJoined waits until the work on the streams of the memory in a is done for all joined tensors,
 // because their transfer waits for one stream at most, that of its first tensor. If ctx ends first,
-// the error matches ErrCancelled; otherwise it is that of a stream.
+// the error matches ErrCancelled; if the message is aborted or the pipe ends first, it is the reason of
+// that. Otherwise it is that of a stream.
 func (in *nativeIncoming) awaitJoined(ctx context.Context, a Allocation) error {
 	for k := range in.parts.Tensors {
-		if !in.parts.Tensors[k].Joined {
-			continue
-		}
-		err := awaitStream(ctx, a.Tensors[k])
-		if err != nil && ctx.Err() != nil {
-			return fmt.Errorf("%w: %w", ErrCancelled, context.Cause(ctx))
-		}
-		if err != nil {
-			return err
+		if in.parts.Tensors[k].Joined && a.Tensors[k].Stream() != nil {
+			if err := in.awaitStream(ctx, a.Tensors[k]); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
+}
+
+// awaitStream waits until the work on b's stream is done. Errors are those of awaitJoined.
+func (in *nativeIncoming) awaitStream(ctx context.Context, b device.Buffer) error {
+	i := in.reader
+	i.mu.Lock()
+	if in.aborted != nil {
+		defer i.mu.Unlock()
+		return in.aborted
+	}
+	abortedChan := make(chan struct{})
+	in.abortedChan = abortedChan
+	i.mu.Unlock()
+	limited, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go func() {
+		select {
+		case <-abortedChan:
+		case <-i.pipe.down:
+		case <-limited.Done():
+		}
+		cancel()
+	}()
+	err := awaitStream(limited, b)
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	switch {
+	case in.aborted != nil:
+		return in.aborted
+	case err == nil || limited.Err() == nil:
+		return err
+	case ctx.Err() != nil:
+		return fmt.Errorf("%w: %w", ErrCancelled, context.Cause(ctx))
+	}
+	return cmp.Or(i.pipe.Err(), err)
 }
 
 // startTransfer makes channel c receive a number of parts into b, which belongs to c until partDone:

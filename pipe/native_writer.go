@@ -141,7 +141,8 @@ func (o *nativeWriter) start(m *Message, size *messageSize, forms *compressedFor
 		case part.Joined:
 			last := &op.parts[len(op.parts)-1]
 			if last.pieces == nil {
-				last.pieces = m.Tensors[last.index].Buffer.AppendSegments(make([][]byte, 0, len(m.Tensors)-last.index))
+				last.pieces = make([][]byte, 0, 1+native.JoinedTo(o.frame.Tensors, last.index))
+				last.pieces = m.Tensors[last.index].Buffer.AppendSegments(last.pieces)
 			}
 			last.pieces = m.Tensors[i].Buffer.AppendSegments(last.pieces)
 		case !part.Inline:
@@ -157,10 +158,6 @@ func (o *nativeWriter) start(m *Message, size *messageSize, forms *compressedFor
 	o.writeOrEnqueue(m, forms, false, share)
 	return number, &op.WriteOp
 }
-
-// maxJoined bounds the tensors that are joined to one, so that a channel can list all pieces of
-// memory of the transfer in one frame.
-const maxJoined = 1000
 
 // describe fills in o.frame for m, without the bytes of the parts, and returns the number of
 // transfers, which are the parts that are neither inline nor joined. A part is inline if its length on the wire, that of its compressed form in
@@ -215,7 +212,7 @@ func (o *nativeWriter) describe(m *Message, size *messageSize, forms *compressed
 		if part.Inline = n == 0 || plain && fits(n); !part.Inline {
 			_, contiguous := t.Buffer.Contiguous()
 			canJoin := o.pipe.joins && plain && contiguous && part.Codec == compress.None && part.Target == device.CPU()
-			if part.Joined = canJoin && joinable && joined < maxJoined; part.Joined {
+			if part.Joined = canJoin && joinable && joined < native.MaxJoined; part.Joined {
 				joined++
 			} else {
 				large++

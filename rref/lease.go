@@ -170,7 +170,7 @@ func (r *Refs) sendHeartbeat(o *ownerState, underWay *bool) {
 		case errors.Is(err, ErrNoValue), errors.Is(err, agent.ErrRestarted), errors.Is(err, agent.ErrNoWorker):
 			r.failCores(o, &OwnerError{Owner: o.Name, Err: err})
 		default:
-			r.log.Debug("heartbeat of references lost", "owner", o.Name, "error", err)
+			r.logLater(r.log.Debug, "heartbeat of references lost", "owner", o.Name, "error", err)
 		}
 	})
 }

@@ -30,7 +30,7 @@ func NewOperator[R any](name string) Operator[R] { return Operator[R]{name} }
 // Call runs the operator with the tensor of f and args on the owner of f, and waits for the result. An
 // agent.Named among args gives arguments by name, an agent.CallOption changes the call. The memory of
 // args is free when Call returns. The error is that of Agent.Op, or as that of Ref.ToHere. It matches
-// ErrType if the operator has not one result, or the result is not of type R.
+// ErrType if the operator has not one result, and agent.ErrResult if the result is not of type R.
 func (o Operator[R]) Call(ctx context.Context, f *Ref[*tensor.Tensor], args ...any) (R, error) {
 	v, opts := newInvocation(args)
 	return callOn[invocation, R](ctx, f.get(), typeOp, o.name, "", v, opts)

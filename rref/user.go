@@ -61,9 +61,8 @@ type ownerState struct {
 // worker, and takes its lock, while it deletes them.
 const maxDeletes = 256
 
-// gatherTime is how long the first deletion for an owner waits for others. A worker that creates and
-// releases references in a loop would otherwise wait for the answers to single deletions between those
-// to its calls, which takes longer than these.
+// gatherTime is how long the first deletion for an owner waits for others. Otherwise a worker that creates
+// and releases references in a loop sends a message for each release, whose answer delays its next call.
 const gatherTime = time.Millisecond
 
 // retryDelay is the time before a message about references that was lost is sent again.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -129,22 +130,21 @@ func (h askingLog) Handle(_ context.Context, line slog.Record) error {
 
 // TestLogMayAsk checks that a handler of the log can use the references about which a line is.
 func TestLogMayAsk(t *testing.T) {
-	var asked *rref.Refs
+	var asked atomic.Pointer[rref.Refs]
 	lines := make(chan string, 1000)
 	g := start(t, 2, func(rank int, c *agent.Config, o *rref.Options) {
 		if rank == 0 {
-			c.Logger = slog.New(askingLog{slog.DiscardHandler, func() *rref.Refs { return asked }, lines})
+			c.Logger = slog.New(askingLog{slog.DiscardHandler, asked.Load, lines})
 		}
 	})
-	asked = g.refs[0]
+	asked.Store(g.refs[0])
 	f := rref.Remote(t.Context(), g.agents[0], "worker1", double, 21)
 	_, err := f.ToHere(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, make([]error, 2), g.shutdown())
-	close(lines)
 	var all []string
-	for line := range lines {
-		all = append(all, line)
+	for len(lines) > 0 {
+		all = append(all, <-lines)
 	}
 	require.Contains(t, all, "references that were not released are released at shutdown, they may be part of a cycle")
 }

@@ -86,6 +86,23 @@ func wireLength(length uint64, codec compress.Codec, compressedLength uint64) ui
 	return length
 }
 
+// MaxJoined bounds the tensors that are joined to one, so that a channel can list all pieces of memory
+// of the transfer in one frame.
+const MaxJoined = 1000
+
+// JoinedTo returns the number of tensors that are joined to the k-th one of tensors.
+func JoinedTo(tensors []Tensor, k int) (n int) {
+	for _, t := range tensors[k+1:] {
+		switch {
+		case t.Joined:
+			n++
+		case !t.Inline:
+			return n
+		}
+	}
+	return n
+}
+
 // maxRetainedParts bounds the number of parts for which Reset retains memory.
 const maxRetainedParts = 128
 

@@ -145,7 +145,8 @@ type scanner struct {
 	payloads, tensors       int    // how many
 	compressedLengths       int    // how many of both are compressed
 	kinds, metadata, inline uint64 // bytes of these sections
-	joinable                bool   // the last tensor that is not inline may have others joined to it
+	joinable                bool   // the last tensor that has a transfer may have others joined to it
+	joined                  int    // and has so many
 }
 
 func (s *scanner) scan() {
@@ -247,6 +248,8 @@ func (s *scanner) scanTensor(i int, entry []byte) {
 		bad("flags", "unknown bits in %#02x", flags)
 	case joined && (flags&flagInline != 0 || !canJoin || !s.joinable):
 		bad("flags", "%#02x, and there is no tensor to which it can be joined", flags)
+	case joined && s.joined == MaxJoined:
+		bad("flags", "%w: more than %d tensors are joined to one", ErrLimit, MaxJoined)
 	case source == 0:
 		bad("source kind", "empty")
 	case named && target == 0:
@@ -263,8 +266,11 @@ func (s *scanner) scanTensor(i int, entry []byte) {
 		bad("reserved", "not 0")
 	default:
 		s.kinds += uint64(source) + uint64(target)
-		if flags&flagInline == 0 {
-			s.joinable = canJoin
+		switch {
+		case joined:
+			s.joined++
+		case flags&flagInline == 0:
+			s.joinable, s.joined = canJoin, 0
 		}
 		s.part("tensor", i, entry, compress.Codec(entry[15]))
 	}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"math"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -494,4 +495,20 @@ func TestDescriptorSizeOfUncompressedInlineMessages(t *testing.T) {
 	require.Zero(t, DescriptorSize(large.Append(nil, false)[HeaderSize:]))
 	packed := Message{Payloads: []Payload{{Length: 30, Inline: true, Codec: 1, CompressedLength: 3, Data: []byte("abc")}}}
 	require.Zero(t, DescriptorSize(packed.Append(nil, false)[HeaderSize:]))
+}
+
+// TestMaxJoined checks that a message with more than MaxJoined tensors joined to one is rejected.
+func TestMaxJoined(t *testing.T) {
+	one := Tensor{Length: 1 << 20, Source: device.CPU(), Target: device.CPU()}
+	joined := one
+	joined.Joined = true
+	m := &Message{Tensors: append([]Tensor{one}, slices.Repeat([]Tensor{joined}, MaxJoined)...)}
+	m.Tensors = append(m.Tensors, m.Tensors...)
+	require.Equal(t, MaxJoined, JoinedTo(m.Tensors, 0))
+	require.Equal(t, MaxJoined-1, JoinedTo(m.Tensors, 1))
+	_, err := decoded(t, m.Append(nil, false), Limits{})
+	require.NoError(t, err)
+	m.Tensors = append(m.Tensors, joined)
+	_, err = decoded(t, m.Append(nil, false), Limits{})
+	require.ErrorIs(t, err, ErrLimit)
 }

@@ -23,8 +23,8 @@ func NewMemoryPoller(spin time.Duration) *MemoryPoller {
 	}}
 }
 
-// Poll calls ready until ready returns true, the time to poll ends, or input arrives for another
-// connection of the process. It reports whether ready returned true. If Poll returns false the
+// Poll calls ready until ready returns true, the time to poll ends, or more than one other connection
+// of the process has input. It reports whether ready returned true. If Poll returns false the
 // caller should block. It returns false at once, without a call of ready, if the goroutine may not
 // poll now.
 func (m *MemoryPoller) Poll(ready func() bool) bool { return m.spinner.poll(ready) }
@@ -38,7 +38,7 @@ func (m *MemoryPoller) PollDue(ready func() bool) bool { return m.spinner.pollDu
 
 // Arrived records that the change for which the caller waited has come, whether Poll found it or
 // not. Poll polls only if all recent arrivals of the process were for this MemoryPoller or its
-// clones.
+// clones, or for one other reader.
 func (m *MemoryPoller) Arrived() { m.spinner.registration.arrived() }
 
 // Clone returns a MemoryPoller for another goroutine with the same time to poll. Both share one
