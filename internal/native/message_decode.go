@@ -146,7 +146,7 @@ type scanner struct {
 	compressedLengths       int    // how many of both are compressed
 	kinds, metadata, inline uint64 // bytes of these sections
 	joinable                bool   // the last tensor that has a transfer may have others joined to it
-	joined                  int    // and has so many
+	joined                  int    // the number of these
 }
 
 func (s *scanner) scan() {
