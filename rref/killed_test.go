@@ -152,6 +152,18 @@ func (k *killable) awaitEmpty(ctx context.Context) error {
 	return nil
 }
 
+// meet calls the worker with that name until a call succeeds, so that this worker knows the process that
+// has the name now.
+func (k *killable) meet(ctx context.Context, name string) error {
+	for {
+		_, err := double.Call(ctx, k.a, agent.To(name), 1)
+		if err == nil || ctx.Err() != nil {
+			return err
+		}
+		<-time.NewTimer(time.Millisecond).C
+	}
+}
+
 // scenarios are the ways to share a reference: a is the worker that begins, owner has the value, and
 // other is the third one.
 var scenarios = map[string]func(ctx context.Context, k *killable, owner, other string) error{
@@ -253,6 +265,10 @@ func replaceVictim(group *procgroup.Group, removes bool) {
 		group.Restart(victim)
 		group.WaitFor(victim, "joined")
 	}
+	for _, rank := range []int{0, 1} {
+		group.Send(rank, "meet") // a creation that is meant for the process before would fail
+		group.WaitFor(rank, "met")
+	}
 }
 
 // runKillable is a process of the test. It executes the commands of the test.
@@ -288,6 +304,9 @@ func runKillable(m *procgroup.Member, scenario func(context.Context, *killable, 
 			survivor := fmt.Sprint("worker", 1-m.Rank)
 			err = errors.Join(k.releaseHeld(ctx, dead), k.evict(ctx, survivor), k.awaitEmpty(ctx))
 			m.Send("empty")
+		case "meet":
+			err = k.meet(ctx, dead)
+			m.Send("met")
 		case "leave":
 			return k.a.Shutdown(ctx)
 		}
