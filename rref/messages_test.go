@@ -72,6 +72,7 @@ func TestMessagesOfSharing(t *testing.T) {
 		}, numbers{"create.func": 2, "accept": 1, "fetch": 1, "delete": 2}},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel() // each waits for the garbage collector
 			all := &counted{n: numbers{}}
 			run(t, 3, func(_ int, c *agent.Config, _ *rref.Options) {
 				c.Interceptors = append(c.Interceptors, agent.Interceptor{Received: all.received})

@@ -30,6 +30,7 @@ func servesNever(_ int, c *agent.Config, _ *rref.Options) {
 // limits leave nothing at the owner, which has the value in creation still, and that a limit holds on
 // the owner too.
 func TestWaitsEnd(t *testing.T) {
+	t.Parallel() // it waits for limits
 	run(t, 2, servesNever, func(t *testing.T, g *group) {
 		for i, owner := range []agent.To{"worker0", "worker1"} {
 			creation, cancel := context.WithCancel(t.Context())
@@ -70,6 +71,7 @@ func TestCloseEndsTypeAsync(t *testing.T) {
 // TestHeldMethod checks that a call of a method whose result is to be kept, and which an interceptor
 // rejects before the method runs, leaves no value that is never ready.
 func TestHeldMethod(t *testing.T) {
+	t.Parallel()
 	errHeld := errors.New("held")
 	run(t, 2, func(rank int, c *agent.Config, _ *rref.Options) {
 		if rank == 1 {
