@@ -106,9 +106,9 @@ const (
 // handover measures how long a promoted goroutine takes to start, and pauses promotions
 // where that is too long.
 type handover struct {
-	promoted time.Time // when the goroutine was promoted; zero once it has started
-	paused   int       // requests for which no goroutine is promoted
-	turn     atomic.Uint64
+	promoted time.Time     // when the goroutine was promoted; zero once it has started
+	paused   int           // requests for which no goroutine is promoted
+	turn     atomic.Uint64 // number of promotions of which a goroutine has taken the turn
 }
 
 // observe pauses promotions for promotionPause requests if the goroutine of the read loop was

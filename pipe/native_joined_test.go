@@ -103,7 +103,7 @@ func TestJoinedTensorsOnEveryPath(t *testing.T) {
 	})
 }
 
-// waitSignal is a context that closes begun when somebody begins to wait for its end.
+// waitSignal is a context that closes begun at the first call of Done.
 type waitSignal struct {
 	context.Context
 	begun chan struct{}

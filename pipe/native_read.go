@@ -131,7 +131,8 @@ func (in *nativeIncoming) awaitStream(ctx context.Context, b device.Buffer) erro
 
 // startTransfer makes channel c receive a number of parts into b, which belongs to c until partDone:
 // the payload or tensor with this index, and tensors that are joined to it. l is the pipe's entry
-// for c, or nil for a payload. If the message has been aborted, startTransfer also aborts the transfer. The caller holds recvMu.
+// for c, or nil for a payload. If the message has been aborted, startTransfer also aborts the
+// transfer. The caller holds recvMu.
 func (in *nativeIncoming) startTransfer(l *pipeChannel, c channel.Channel, index, parts int, b device.Buffer) {
 	id := transferID(in.Incoming.pipe.role != channel.RoleListen, in.number, index)
 	in.reader.mu.Lock()

@@ -160,9 +160,9 @@ func (o *nativeWriter) start(m *Message, size *messageSize, forms *compressedFor
 }
 
 // describe fills in o.frame for m, without the bytes of the parts, and returns the number of
-// transfers, which are the parts that are neither inline nor joined. A part is inline if its length on the wire, that of its compressed form in
-// forms if it has one, is within the limit for a part and the inline bytes that are left to the
-// message; payloads come before tensors. A tensor that is not empty must also be in memory of cpu:0
+// transfers, which are the parts that are neither inline nor joined. A part is inline if its length
+// on the wire, that of its compressed form in forms if it has one, is within the limit for a part
+// and the inline bytes that are left to the message; payloads come before tensors. A tensor that is not empty must also be in memory of cpu:0
 // without a stream, and its target device must be cpu:0 or unset. If both ends support that, an
 // uncompressed tensor from contiguous memory of this kind to cpu:0 is joined to the last one that is
 // not inline, if that is such a tensor too. o.frame refers to the metadata of m until

@@ -98,11 +98,8 @@ func newForkFailure(err error) forkFailure {
 	return forkFailure{Kind: max(kind, 0), Reason: err.Error()}
 }
 
-// err returns the failure as an error of the owner, or nil if there is none.
+// err returns the failure, which must have a reason, as an error of the owner.
 func (f forkFailure) err(owner string) error {
-	if f.Reason == "" {
-		return nil
-	}
 	known := ErrNoValue
 	if f.Kind >= 0 && f.Kind < len(forkErrors) {
 		known = forkErrors[f.Kind]

@@ -60,9 +60,9 @@ func (p *Payload) WireLength() uint64 { return wireLength(p.Length, p.Codec, p.C
 
 // Tensor is a tensor of a message: its description and, if it is inline, its bytes.
 //
-// A tensor that is Joined has no transfer of its own: its bytes follow, in one transfer, those of the
-// last tensor before it that is not inline, which must have the same devices. Neither is compressed,
-// and their target is set.
+// A tensor that is Joined has no transfer of its own: its bytes are sent in the transfer of the last
+// tensor before it that is neither Inline nor Joined, after those of that tensor. Both have the same
+// devices, a Target, and no Codec.
 type Tensor struct {
 	Length           uint64 // in bytes, at most MaxInt64
 	Inline           bool   // the bytes are in the frame; always set if Length is 0

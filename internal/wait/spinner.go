@@ -106,11 +106,11 @@ func (s *backoff) failed() {
 // arbiter decides which readers of the process may spin. All Readers and MemoryPollers are
 // registered with it.
 type arbiter struct {
-	registrations  atomic.Uint64 // number of registrations so far
-	last, previous atomic.Uint64 // numbers of the two registrations with the last arrivals
-	changes        [2]atomic.Uint64
-	due            atomic.Bool // a goroutine spins in pollDue
-	started        atomic.Bool // see GoroutineStarted
+	registrations  atomic.Uint64    // number of registrations so far
+	last, previous atomic.Uint64    // numbers of the two registrations with the last arrivals
+	changes        [2]atomic.Uint64 // k: arrivals for another reader than the last k+1 with arrivals
+	due            atomic.Bool      // a goroutine spins in pollDue
+	started        atomic.Bool      // see GoroutineStarted
 }
 
 // process is the arbiter of this process. It holds nothing that two users of the package could want
