@@ -184,10 +184,10 @@ func (m *machine) own(t *rapid.T) {
 func (m *machine) method(t *rapid.T) {
 	b, claims := m.pickClaims(t, 1)
 	c, opts, born := claims[0], m.options(t), time.Now()
-	n := m.newValue(t).Value * derived
+	n := max(m.newValue(t).Value, 1) * derived
 	want := c.want + n
-	if n < 0 || c.want < 0 {
-		n, want = 0, c.want
+	if c.want < 0 {
+		want = derivedFailure
 	}
 	if rapid.Bool().Draw(t, "keeps the result") {
 		b.claim(addTo.Remote(m.ctx, c.f, n, opts...), want, born)

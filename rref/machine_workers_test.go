@@ -104,8 +104,12 @@ var (
 	errNone    = errors.New("the worker has no reference")
 )
 
-// derived is the least value that a method makes.
-const derived = 1e6
+// derived is the least value that a method makes, and derivedFailure is what it makes of a value whose
+// creation must fail.
+const (
+	derived        = 1e6
+	derivedFailure = -2
+)
 
 // machineRemembered is the number of replies that a worker keeps for each other one.
 const machineRemembered = 3
@@ -330,9 +334,8 @@ func (b *member) judge(c *claim, op string, v, want int, err error, before bool)
 	case err == nil || c.want < 0 && strings.Contains(err.Error(), errNotMade.Error()):
 	case !isKnown(err):
 		b.failf("%s at %s of %v: %v", op, b.name, c.f, err)
-	case c.want >= derived: // the method may have failed so when it made the value
+	case c.want >= derived || c.want == derivedFailure: // the error may be that of the method which has made the value
 	case before && b.isSafe(c): // the value may have failed: ErrCreation, if its owner has created it
-
 		for _, lost := range []error{rref.ErrNoValue, rref.ErrFenced, rref.ErrOwnerGone, rref.ErrShared} {
 			if errors.Is(err, lost) {
 				b.failf("%s at %s of %v, which was confirmed: %v", op, b.name, c.f, err)
