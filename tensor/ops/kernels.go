@@ -1,0 +1,4 @@
+package ops
+
+// Kernels computes on the devices of one kind.
+type Kernels interface{}
