@@ -12,8 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tensorpipe-go/tensorpipe/agent"
-	"github.com/tensorpipe-go/tensorpipe/agent/aten"
 	"github.com/tensorpipe-go/tensorpipe/agent/codec"
+	"github.com/tensorpipe-go/tensorpipe/aten"
 	"github.com/tensorpipe-go/tensorpipe/internal/testutil/loglines"
 	"github.com/tensorpipe-go/tensorpipe/internal/testutil/parity"
 	"github.com/tensorpipe-go/tensorpipe/internal/testutil/procgroup"

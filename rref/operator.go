@@ -6,7 +6,7 @@ import (
 	"fmt"
 
 	"github.com/tensorpipe-go/tensorpipe/agent"
-	"github.com/tensorpipe-go/tensorpipe/agent/aten"
+	"github.com/tensorpipe-go/tensorpipe/aten"
 	"github.com/tensorpipe-go/tensorpipe/tensor"
 )
 

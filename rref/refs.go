@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/tensorpipe-go/tensorpipe/agent"
-	"github.com/tensorpipe-go/tensorpipe/agent/aten"
+	"github.com/tensorpipe-go/tensorpipe/aten"
 )
 
 // Options configures the references of a worker. Zero fields stand for the defaults.

@@ -13,7 +13,7 @@ const implementationLayer = 2
 // layers is the table of packages by layer, from the lowest up. A new package must be added to it.
 // A pattern stands for any package whose name matches. Some packages of the table do not exist yet.
 var layers = [][]string{
-	0: {"device", "device/delayed", "tensor", "tensor/safetensors", "internal/*", "internal/testutil/*", "internal/wire/capture"},
+	0: {"device", "device/delayed", "tensor", "tensor/safetensors", "tensor/ops", "tensor/ops/gonumblas", "aten", "internal/*", "internal/testutil/*", "internal/wire/capture"},
 	1: {"transport", "transport/netconn", "transport/transporttest", "channel", "channel/channeltest", "channel/channeltest/npu", "internal/bulk", "internal/framed", "internal/onesided", "internal/testutil/simnet", "internal/testutil/thirdparty", "internal/mux", "shm/internal/*"},
 	2: {"uv", "shm", "transport/mem", "channel/basic", "channel/xth", "channel/mpt", "channel/cma", "cudaipc"},
 	3: {".", "pipe", "pipe/hostile", "pipe/samehost"},
@@ -25,7 +25,7 @@ var layers = [][]string{
 
 // lightPackages must not depend on heavyModules, which only some users need.
 var (
-	lightPackages = []string{".", "pipe", "agent"}
+	lightPackages = []string{".", "pipe", "agent", "aten", "tensor/ops"}
 	heavyModules  = []string{"github.com/ebitengine/purego", "gorgonia.org/cu", "gonum.org/v1"}
 )
 

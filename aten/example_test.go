@@ -4,7 +4,7 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/tensorpipe-go/tensorpipe/agent/aten"
+	"github.com/tensorpipe-go/tensorpipe/aten"
 	"github.com/tensorpipe-go/tensorpipe/tensor"
 )
 
