@@ -1,6 +1,11 @@
 package ops
 
-import "fmt"
+import (
+	"fmt"
+	"strings"
+
+	"github.com/tensorpipe-go/tensorpipe/device"
+)
 
 // SizeError reports that two tensors cannot be broadcast to one shape.
 type SizeError struct {
@@ -31,4 +36,31 @@ type LimitError struct {
 
 func (e *LimitError) Error() string {
 	return fmt.Sprintf("ops: a tensor of %d bytes exceeds the limit of %d", e.Bytes, e.Limit)
+}
+
+// DeviceMismatchError reports that the tensors of an operator are not all on one device.
+type DeviceMismatchError struct{ First, Second device.Device }
+
+// Error returns the text that PyTorch has for this error.
+func (e *DeviceMismatchError) Error() string {
+	return fmt.Sprintf("Expected all tensors to be on the same device, but found at least two devices, %v and %v!", e.First, e.Second)
+}
+
+// sizes returns a shape as PyTorch's error texts write it, for example "[2, 3]".
+func sizes(shape []int) string {
+	return strings.ReplaceAll(fmt.Sprint(shape), " ", ", ")
+}
+
+// wrapDim returns dim as the index from 0 of a dimension of a tensor of the given rank. A negative
+// dim counts from the last dimension; a tensor of rank 0 counts as having one dimension. If there
+// is no such dimension, the error is a *ValueError.
+func wrapDim(dim, rank int) (int, error) {
+	n := max(rank, 1)
+	if dim < -n || dim >= n {
+		return 0, valueErrorf("Dimension out of range (expected to be in range of [%d, %d], but got %d)", -n, n-1, dim)
+	}
+	if dim < 0 {
+		dim += n
+	}
+	return dim, nil
 }
