@@ -2,6 +2,7 @@ package ops
 
 import (
 	"errors"
+	"runtime"
 
 	"github.com/tensorpipe-go/tensorpipe/tensor"
 )
@@ -50,6 +51,30 @@ func (e *Engine) empty(dtype tensor.DType, shape ...int) (*tensor.Tensor, error)
 	return tensor.Alloc(e.Alloc, dtype, shape...)
 }
 
+// zeros returns a new contiguous tensor of zeros, with the errors of empty.
+func (e *Engine) zeros(dtype tensor.DType, shape ...int) (*tensor.Tensor, error) {
+	t, err := e.empty(dtype, shape...)
+	if err != nil || e.Alloc == nil || t.Len() == 0 {
+		return t, err
+	}
+	return t, clearTensor(t)
+}
+
+// clearTensor sets all bytes of t, which must be contiguous, to zero. The error is tensor.ErrReadOnly
+// or that of tensor.Storage.Bytes.
+func clearTensor(t *tensor.Tensor) error {
+	if t.ReadOnly() {
+		return tensor.ErrReadOnly
+	}
+	p, err := t.Storage().Bytes()
+	if err != nil {
+		return err
+	}
+	clear(p[t.Offset()*t.DType().Size():][:t.ByteSize()])
+	runtime.KeepAlive(t)
+	return nil
+}
+
 // clone returns a contiguous copy of t, with the errors of empty and of tensor.Tensor.CloneIn.
 func (e *Engine) clone(t *tensor.Tensor) (*tensor.Tensor, error) {
 	if err := e.checkSize(t.DType(), t.Shape()); err != nil {
@@ -70,19 +95,21 @@ func (e *Engine) contiguous(t *tensor.Tensor) (*tensor.Tensor, error) {
 }
 
 // elements returns the elements of t in row-major order. The slice is the memory of t itself or
-// that of a copy, so the caller must not modify it, and must keep t alive (runtime.KeepAlive) while
-// it uses the slice. T must be the Go type of the dtype of t. The error is that of clone, or one of
-// package tensor.
+// that of a copy on the Go heap, so the caller must not modify it, and must keep t alive
+// (runtime.KeepAlive) while it uses the slice. T must be the Go type of the dtype of t. The error is
+// that of clone, or one of package tensor.
 func elements[T tensor.Element](e *Engine, t *tensor.Tensor) ([]T, error) {
-	t, err := e.contiguous(t)
-	if err != nil {
+	if t.IsContiguous() {
+		data, err := tensor.Data[T](t)
+		if !errors.Is(err, tensor.ErrUnaligned) {
+			return data, err
+		}
+	}
+	if err := e.checkSize(t.DType(), t.Shape()); err != nil {
 		return nil, err
 	}
-	data, err := tensor.Data[T](t)
-	if !errors.Is(err, tensor.ErrUnaligned) {
-		return data, err
-	}
-	if t, err = e.clone(t); err != nil {
+	t, err := t.Clone() // not from e.Alloc: only the Go heap keeps memory alive by a slice
+	if err != nil {
 		return nil, err
 	}
 	return tensor.Data[T](t)

@@ -1,0 +1,248 @@
+package ops
+
+import (
+	"context"
+	"math"
+	"math/cmplx"
+
+	"github.com/tensorpipe-go/tensorpipe/tensor"
+)
+
+// function selects a function of one element.
+type function uint8
+
+const (
+	fnExp function = iota
+	fnLog
+	fnSqrt
+	fnSin
+	fnCos
+	fnTanh
+	fnSigmoid
+	fnNeg
+	fnAbs
+	fnRelu
+)
+
+// Exp returns a new tensor with the exponential of each element of x. The dtype is that of x, or
+// F32 for integers and bools; results are computed in float64 or complex128 and rounded. The error
+// is a *LimitError or an error of package tensor.
+func (e *Engine) Exp(_ context.Context, x *tensor.Tensor) (*tensor.Tensor, error) {
+	return e.analytic(fnExp, x)
+}
+
+// Log returns a new tensor with the natural logarithm of each element of x, as Exp does for the
+// exponential.
+func (e *Engine) Log(_ context.Context, x *tensor.Tensor) (*tensor.Tensor, error) {
+	return e.analytic(fnLog, x)
+}
+
+// Sqrt returns a new tensor with the square root of each element of x, as Exp does for the
+// exponential.
+func (e *Engine) Sqrt(_ context.Context, x *tensor.Tensor) (*tensor.Tensor, error) {
+	return e.analytic(fnSqrt, x)
+}
+
+// Sin returns a new tensor with the sine of each element of x, as Exp does for the exponential.
+func (e *Engine) Sin(_ context.Context, x *tensor.Tensor) (*tensor.Tensor, error) {
+	return e.analytic(fnSin, x)
+}
+
+// Cos returns a new tensor with the cosine of each element of x, as Exp does for the exponential.
+func (e *Engine) Cos(_ context.Context, x *tensor.Tensor) (*tensor.Tensor, error) {
+	return e.analytic(fnCos, x)
+}
+
+// Tanh returns a new tensor with the hyperbolic tangent of each element of x, as Exp does for the
+// exponential.
+func (e *Engine) Tanh(_ context.Context, x *tensor.Tensor) (*tensor.Tensor, error) {
+	return e.analytic(fnTanh, x)
+}
+
+// Sigmoid returns a new tensor with 1/(1+exp(-v)) for each element v of x, as Exp does for the
+// exponential.
+func (e *Engine) Sigmoid(_ context.Context, x *tensor.Tensor) (*tensor.Tensor, error) {
+	return e.analytic(fnSigmoid, x)
+}
+
+// Neg returns a new tensor with the elements of x with the opposite sign; integers wrap around. The
+// error is a *ValueError for bools, a *LimitError, or an error of package tensor.
+func (e *Engine) Neg(_ context.Context, x *tensor.Tensor) (*tensor.Tensor, error) {
+	return e.signed(fnNeg, x)
+}
+
+// Abs returns a new tensor with the absolute values of x, which are real if x is complex. The error
+// is a *ValueError for bools, a *LimitError, or an error of package tensor.
+func (e *Engine) Abs(_ context.Context, x *tensor.Tensor) (*tensor.Tensor, error) {
+	return e.signed(fnAbs, x)
+}
+
+// Relu returns a new tensor with the elements of x, and 0 in place of negative ones; NaN remains.
+// The error is a *ValueError for bools and complex numbers, a *LimitError, or an error of package
+// tensor.
+func (e *Engine) Relu(_ context.Context, x *tensor.Tensor) (*tensor.Tensor, error) {
+	return e.signed(fnRelu, x)
+}
+
+// analytic returns a new tensor with f, one of fnExp to fnSigmoid, of each element of x.
+func (e *Engine) analytic(f function, x *tensor.Tensor) (*tensor.Tensor, error) {
+	d := floatType(x.DType())
+	t, err := e.computable(x, d)
+	if err != nil {
+		return nil, err
+	}
+	switch t.DType() {
+	case tensor.F32:
+		t, err = mapped(e, t, func(out, x []float32) { realFunction(f, out, x) })
+	case tensor.F64:
+		t, err = mapped(e, t, func(out, x []float64) { realFunction(f, out, x) })
+	case tensor.C64:
+		t, err = mapped(e, t, func(out, x []complex64) { complexFunction(f, out, x) })
+	default:
+		t, err = mapped(e, t, func(out, x []complex128) { complexFunction(f, out, x) })
+	}
+	if err != nil {
+		return nil, err
+	}
+	return e.cast(t, d)
+}
+
+// realFunction sets each element of out to f, one of fnExp to fnSigmoid, of the element of x with
+// the same index.
+func realFunction[T floatNum](f function, out, x []T) {
+	out = out[:len(x)]
+	switch f {
+	case fnExp:
+		for i, v := range x {
+			out[i] = T(math.Exp(float64(v)))
+		}
+	case fnLog:
+		for i, v := range x {
+			out[i] = T(math.Log(float64(v)))
+		}
+	case fnSqrt:
+		for i, v := range x {
+			out[i] = T(math.Sqrt(float64(v)))
+		}
+	case fnSin:
+		for i, v := range x {
+			out[i] = T(math.Sin(float64(v)))
+		}
+	case fnCos:
+		for i, v := range x {
+			out[i] = T(math.Cos(float64(v)))
+		}
+	case fnTanh:
+		for i, v := range x {
+			out[i] = T(math.Tanh(float64(v)))
+		}
+	default:
+		for i, v := range x {
+			out[i] = T(1 / (1 + math.Exp(-float64(v))))
+		}
+	}
+}
+
+// complexFunction is realFunction for complex numbers.
+func complexFunction[T complexNum](f function, out, x []T) {
+	of := cmplx.Exp
+	switch f {
+	case fnLog:
+		of = cmplx.Log
+	case fnSqrt:
+		of = cmplx.Sqrt
+	case fnSin:
+		of = cmplx.Sin
+	case fnCos:
+		of = cmplx.Cos
+	case fnTanh:
+		of = cmplx.Tanh
+	case fnSigmoid:
+		of = func(v complex128) complex128 { return 1 / (1 + cmplx.Exp(-v)) }
+	}
+	for i, v := range x {
+		out[i] = T(of(complex128(v)))
+	}
+}
+
+// signed returns a new tensor with f, one of fnNeg, fnAbs and fnRelu, of each element of x.
+func (e *Engine) signed(f function, x *tensor.Tensor) (*tensor.Tensor, error) {
+	d := x.DType()
+	if d == tensor.Bool {
+		return nil, valueErrorf("negation, absolute values and relu of a bool tensor are not supported")
+	}
+	t, err := e.computable(x, d)
+	if err != nil {
+		return nil, err
+	}
+	switch t.DType() {
+	case tensor.U8:
+		t, err = mapped(e, t, func(out, x []uint8) { signFunction(f, out, x) })
+	case tensor.I8:
+		t, err = mapped(e, t, func(out, x []int8) { signFunction(f, out, x) })
+	case tensor.I16:
+		t, err = mapped(e, t, func(out, x []int16) { signFunction(f, out, x) })
+	case tensor.I32:
+		t, err = mapped(e, t, func(out, x []int32) { signFunction(f, out, x) })
+	case tensor.I64:
+		t, err = mapped(e, t, func(out, x []int64) { signFunction(f, out, x) })
+	case tensor.F32:
+		t, err = mapped(e, t, func(out, x []float32) { signFunction(f, out, x) })
+	case tensor.F64:
+		t, err = mapped(e, t, func(out, x []float64) { signFunction(f, out, x) })
+	case tensor.C64:
+		return complexSign[complex64, float32](e, f, t)
+	default:
+		return complexSign[complex128, float64](e, f, t)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return e.cast(t, d)
+}
+
+// signFunction sets each element of out to f, one of fnNeg, fnAbs and fnRelu, of the element of x
+// with the same index. Integers wrap around; NaN stays NaN.
+func signFunction[T realNum](f function, out, x []T) {
+	out = out[:len(x)]
+	switch f {
+	case fnNeg:
+		for i, v := range x {
+			out[i] = -v
+		}
+	case fnAbs:
+		for i, v := range x {
+			if v <= 0 {
+				v = 0 - v // converts minus zero to zero
+			}
+			out[i] = v
+		}
+	default:
+		for i, v := range x {
+			if v < 0 {
+				v = 0
+			}
+			out[i] = v
+		}
+	}
+}
+
+// complexSign returns a new tensor with the negated elements of x, or their absolute values, which
+// have the type R. The error is a *ValueError for another function.
+func complexSign[T complexNum, R floatNum](e *Engine, f function, x *tensor.Tensor) (*tensor.Tensor, error) {
+	switch f {
+	case fnNeg:
+		return mapped(e, x, func(out, x []T) {
+			for i, v := range x {
+				out[i] = -v
+			}
+		})
+	case fnAbs:
+		return mapped(e, x, func(out []R, x []T) {
+			for i, v := range x {
+				out[i] = R(cmplx.Abs(complex128(v)))
+			}
+		})
+	}
+	return nil, valueErrorf("relu of a complex tensor is not supported")
+}
