@@ -13,6 +13,7 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/agent/internal/wire"
 	"github.com/tensorpipe-go/tensorpipe/aten"
 	"github.com/tensorpipe-go/tensorpipe/internal/errtext"
+	"github.com/tensorpipe-go/tensorpipe/tensor/ops"
 )
 
 // Errors of calls. The functions of this package return an *Error, which matches one of
@@ -288,9 +289,9 @@ var errorTypes = map[string]error{
 	"aten.UnknownError":    (*aten.UnknownError)(nil),
 	"aten.RegisteredError": (*aten.RegisteredError)(nil),
 	"aten.KernelError":     (*aten.KernelError)(nil),
-	"aten.SizeError":       (*aten.SizeError)(nil),
-	"aten.ValueError":      (*aten.ValueError)(nil),
-	"aten.LimitError":      (*aten.LimitError)(nil),
+	"ops.SizeError":        (*ops.SizeError)(nil),
+	"ops.ValueError":       (*ops.ValueError)(nil),
+	"ops.LimitError":       (*ops.LimitError)(nil),
 }
 
 // registerErrors registers in r the errors and error types that every agent uses, and makes the

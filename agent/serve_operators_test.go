@@ -9,6 +9,7 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/agent"
 	"github.com/tensorpipe-go/tensorpipe/aten"
 	"github.com/tensorpipe-go/tensorpipe/tensor"
+	"github.com/tensorpipe-go/tensorpipe/tensor/ops"
 )
 
 func requireFilled(t testing.TB, got any, value float32, shape ...int) {
@@ -63,10 +64,10 @@ func TestOpErrors(t *testing.T) {
 		require.ErrorContains(t, err, "agent: call "+name+" on worker1: ")
 		return err
 	}
-	var size *aten.SizeError
+	var size *ops.SizeError
 	err := call("aten::add", x, filled(t, 1, 3))
 	require.ErrorAs(t, err, &size)
-	require.Equal(t, aten.SizeError{A: 2, B: 3}, *size)
+	require.Equal(t, ops.SizeError{A: 2, B: 3}, *size)
 	require.ErrorContains(t, err, "The size of tensor a (2) must match the size of tensor b (3) at non-singleton dimension 0")
 
 	var unknown *aten.UnknownError

@@ -8,31 +8,14 @@ import (
 	"strings"
 
 	"github.com/tensorpipe-go/tensorpipe/tensor"
+	"github.com/tensorpipe-go/tensorpipe/tensor/ops"
 )
-
-// Limits bounds the memory of a call of a kernel of this package. The zero value stands for
-// the defaults.
-type Limits struct {
-	// TensorBytes bounds the bytes of each tensor that a call creates, intermediate results
-	// and the views that expand returns included; default 1 GiB. A call holds at most a few
-	// such tensors at a time. It does not bound the coalesced form of a sparse argument, which
-	// is no larger than the argument.
-	TensorBytes int
-}
-
-// tensorBytes returns l.TensorBytes, or the default of 1 GiB if that is not positive.
-func (l Limits) tensorBytes() int {
-	if l.TensorBytes > 0 {
-		return l.TensorBytes
-	}
-	return 1 << 30
-}
 
 // call is one call of a built-in operator. args have the types of its schema, with defaults filled
 // in.
 type call struct {
 	ctx    context.Context
-	limits Limits
+	engine *ops.Engine
 	args   []Value
 	one    [1]Value // memory for a single result
 }
@@ -44,12 +27,12 @@ type kernel func(*call) (Value, error)
 
 type results []Value
 
-// bind returns a Kernel that runs the built-in kernel k under limits and returns its results in a
+// bind returns a Kernel that runs the built-in kernel k with the engine e and returns its results in a
 // new slice. If takesSparse is false, the Kernel rejects a sparse tensor among its arguments. Each
 // error of the Kernel is a *KernelError with the operator's name.
-func bind(name string, limits Limits, k kernel, takesSparse bool) Kernel {
+func bind(name string, e *ops.Engine, k kernel, takesSparse bool) Kernel {
 	return func(ctx context.Context, args []Value) ([]Value, error) {
-		c := &call{ctx: ctx, limits: limits, args: args}
+		c := &call{ctx: ctx, engine: e, args: args}
 		for _, v := range args {
 			if s, ok := v.(*tensor.Sparse); ok && !takesSparse {
 				return nil, &KernelError{Operator: name, Err: valueErrorf("does not take a %s; convert it with to_dense first", describe(s))}
@@ -99,66 +82,6 @@ func (c *call) ints(i int) []int {
 		out[i] = toInt(n)
 	}
 	return out
-}
-
-// dim returns argument i of the call, an int, as the index from 0 of a dimension of a tensor of the
-// given rank. A negative argument counts from the last dimension; a tensor of rank 0 counts as
-// having one dimension. If there is no such dimension, the error is a *ValueError.
-func (c *call) dim(i, rank int) (int, error) { return wrapDim(c.int(i), rank) }
-
-// wrapDim returns dim as the index from 0 of a dimension of a tensor of the given rank. A negative
-// dim counts from the last dimension; a tensor of rank 0 counts as having one dimension. If there
-// is no such dimension, the error is a *ValueError.
-func wrapDim(dim, rank int) (int, error) {
-	n := max(rank, 1)
-	if dim < -n || dim >= n {
-		return 0, valueErrorf("Dimension out of range (expected to be in range of [%d, %d], but got %d)", -n, n-1, dim)
-	}
-	if dim < 0 {
-		dim += n
-	}
-	return dim, nil
-}
-
-// checkSize returns nil if a contiguous tensor of this dtype and shape is within the limit of the
-// call, a *LimitError if it is larger, and the error of tensor.ByteSize if dtype or shape is
-// invalid.
-func (c *call) checkSize(dtype tensor.DType, shape []int) error {
-	size, err := tensor.ByteSize(dtype, shape)
-	if err != nil {
-		return err
-	}
-	if limit := c.limits.tensorBytes(); size > limit {
-		return &LimitError{Bytes: size, Limit: limit}
-	}
-	return nil
-}
-
-// zeros returns a new contiguous tensor of zeros on the Go heap. The errors are those of checkSize.
-func (c *call) zeros(dtype tensor.DType, shape ...int) (*tensor.Tensor, error) {
-	if err := c.checkSize(dtype, shape); err != nil {
-		return nil, err
-	}
-	return tensor.Zeros(dtype, shape...)
-}
-
-// clone returns a contiguous copy of t on the Go heap. The error is a *LimitError if the copy,
-// which may need more memory than t if t is an expanded view, exceeds the limit of the call;
-// otherwise it is an error of package tensor.
-func (c *call) clone(t *tensor.Tensor) (*tensor.Tensor, error) {
-	if err := c.checkSize(t.DType(), t.Shape()); err != nil {
-		return nil, err
-	}
-	return t.Clone()
-}
-
-// contiguous returns t itself if it is contiguous, and otherwise a contiguous copy on the Go heap.
-// The errors are those of clone.
-func (c *call) contiguous(t *tensor.Tensor) (*tensor.Tensor, error) {
-	if t.IsContiguous() {
-		return t, nil
-	}
-	return c.clone(t)
 }
 
 // Value is an argument or a result of an operator, one of

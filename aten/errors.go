@@ -3,6 +3,8 @@ package aten
 import (
 	"fmt"
 	"strings"
+
+	"github.com/tensorpipe-go/tensorpipe/tensor/ops"
 )
 
 // UnknownError reports that a table has no operator of the requested name, overload or schema.
@@ -94,8 +96,8 @@ func (e *OverloadError) Error() string {
 func (e *OverloadError) Unwrap() []error { return e.Errs }
 
 // KernelError is the error of a kernel of this package for arguments of the right types but
-// with invalid sizes, dtypes or values. Err is a [*SizeError], a [*ValueError], a
-// [*LimitError], an error of package tensor, or the error of the context.
+// with invalid sizes, dtypes or values. Err is an [*ops.SizeError], an [*ops.ValueError], an
+// [*ops.LimitError], an error of package tensor, or the error of the context.
 type KernelError struct {
 	Operator string // with its overload
 	Err      error
@@ -108,38 +110,7 @@ func (e *KernelError) Error() string { return fmt.Sprintf("%v (%s)", e.Err, e.Op
 // Unwrap returns e.Err, the reason for which the kernel failed.
 func (e *KernelError) Unwrap() error { return e.Err }
 
-// SizeError reports that two tensors cannot be broadcast to one shape.
-type SizeError struct {
-	A, B int // the sizes
-	Dim  int // of the result
-}
-
-// Error returns the text that PyTorch has for this error.
-func (e *SizeError) Error() string {
-	return fmt.Sprintf("The size of tensor a (%d) must match the size of tensor b (%d) at non-singleton dimension %d", e.A, e.B, e.Dim)
-}
-
-// ValueError reports why the arguments of a kernel are invalid.
-type ValueError struct{ Reason string }
-
-func (e *ValueError) Error() string { return e.Reason }
-
-// valueErrorf returns a *ValueError whose reason is formatted as fmt.Sprintf does.
+// valueErrorf returns an *ops.ValueError whose reason is formatted as fmt.Sprintf does.
 func valueErrorf(format string, args ...any) error {
-	return &ValueError{Reason: fmt.Sprintf(format, args...)}
-}
-
-// LimitError reports that a call would create a tensor larger than [Limits] allow.
-type LimitError struct {
-	Bytes int // bytes that the tensor needs
-	Limit int
-}
-
-func (e *LimitError) Error() string {
-	return fmt.Sprintf("aten: a tensor of %d bytes exceeds the limit of %d", e.Bytes, e.Limit)
-}
-
-// sizes returns a shape as PyTorch's error texts write it, for example "[2, 3]".
-func sizes(shape []int) string {
-	return strings.ReplaceAll(fmt.Sprint(shape), " ", ", ")
+	return &ops.ValueError{Reason: fmt.Sprintf(format, args...)}
 }

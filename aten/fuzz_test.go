@@ -8,6 +8,7 @@ import (
 
 	"github.com/tensorpipe-go/tensorpipe/aten"
 	"github.com/tensorpipe-go/tensorpipe/tensor"
+	"github.com/tensorpipe-go/tensorpipe/tensor/ops"
 )
 
 // source generates arguments from bytes.
@@ -162,7 +163,7 @@ func (s *source) valueFor(t aten.Type) aten.Value {
 // FuzzCall calls any operator with any arguments. The call must return as many results as the
 // schema has or an error of a documented type, and must not modify an argument.
 func FuzzCall(f *testing.F) {
-	table := aten.Builtin(aten.Limits{TensorBytes: 1 << 16})
+	table := aten.Builtin(&ops.Engine{MaxBytes: 1 << 16})
 	names := table.Names()
 	for i := range names {
 		for seed := range byte(8) {

@@ -14,6 +14,7 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/device"
 	"github.com/tensorpipe-go/tensorpipe/internal/invariants"
 	"github.com/tensorpipe-go/tensorpipe/tensor"
+	"github.com/tensorpipe-go/tensorpipe/tensor/ops"
 )
 
 type values = []aten.Value
@@ -208,9 +209,9 @@ func TestKernelErrors(t *testing.T) {
 	var failed *aten.KernelError
 	require.ErrorAs(t, err, &failed)
 	require.Equal(t, "aten::add.Tensor", failed.Operator)
-	var size *aten.SizeError
+	var size *ops.SizeError
 	require.ErrorAs(t, err, &size)
-	require.Equal(t, aten.SizeError{A: 2, B: 3, Dim: 0}, *size)
+	require.Equal(t, ops.SizeError{A: 2, B: 3, Dim: 0}, *size)
 
 	s, err := tensor.NewSparse(must(tensor.Zeros(tensor.I64, 1, 0)), tensorOf[float32](t), 5)
 	require.NoError(t, err)
@@ -283,7 +284,7 @@ func must[T any](v T, err error) T {
 // *LimitError, so that a few bytes from a peer cannot make a call use more memory than the limit.
 // Calls that need no memory succeed whatever the shape is.
 func TestLimits(t *testing.T) {
-	table := aten.Builtin(aten.Limits{TensorBytes: 1 << 10})
+	table := aten.Builtin(&ops.Engine{MaxBytes: 1 << 10})
 	one := tensor.Scalar(float32(1))
 	huge := must(one.Expand(1<<20, 1<<20))
 	tall := must(tensor.Zeros(tensor.F32, 1<<40, 0))
@@ -324,7 +325,7 @@ func TestLimits(t *testing.T) {
 		{"aten::add", values{must(one.Expand(1 << 40)), sparse}},
 	} {
 		_, err := table.Call(t.Context(), c.name, c.args, nil)
-		var limit *aten.LimitError
+		var limit *ops.LimitError
 		require.ErrorAs(t, err, &limit, c.name)
 		require.Equal(t, 1<<10, limit.Limit)
 		require.Greater(t, limit.Bytes, 1<<10, c.name)
