@@ -109,6 +109,11 @@ func checkAlpha(alpha Number, d tensor.DType) error {
 // broadcasting. With opAdd and opSub, y is multiplied by alpha. The result is a new tensor of dtype
 // d, which must not be an integer dtype for opDiv.
 func (e *Engine) binary(ctx context.Context, op opcode, x *tensor.Tensor, y secondOperand, d tensor.DType, alpha Number) (*tensor.Tensor, error) {
+	if x.DType() == d && (d == tensor.F32 || d == tensor.F64) {
+		if out, err := e.alike(op, x, y, alpha); out != nil || err != nil {
+			return out, err
+		}
+	}
 	k, err := e.kernelsOf(x, y.tensor)
 	if err != nil {
 		return nil, err
@@ -149,6 +154,46 @@ func (e *Engine) binary(ctx context.Context, op opcode, x *tensor.Tensor, y seco
 		return nil, err
 	}
 	return e.cast(out, d)
+}
+
+// alike is binary for the most frequent operands: x, of dtype F32 or F64, is contiguous on the host,
+// and y is a number or a tensor like x with the same shape. For other operands it returns nil.
+func (e *Engine) alike(op opcode, x *tensor.Tensor, y secondOperand, alpha Number) (*tensor.Tensor, error) {
+	if t := y.tensor; t != nil && (t.DType() != x.DType() || !slices.Equal(t.Shape(), x.Shape())) {
+		return nil, nil
+	}
+	if x.DType() == tensor.F32 {
+		return combineAlike[float32](e, op, x, y, alpha)
+	}
+	return combineAlike[float64](e, op, x, y, alpha)
+}
+
+// combineAlike is alike for elements of type T.
+func combineAlike[T floatNum](e *Engine, op opcode, x *tensor.Tensor, y secondOperand, alpha Number) (*tensor.Tensor, error) {
+	a, err := tensor.Data[T](x)
+	if err != nil {
+		return nil, nil // binary handles it, or returns the error
+	}
+	b := a
+	if y.tensor != nil && y.tensor != x {
+		if b, err = tensor.Data[T](y.tensor); err != nil {
+			return nil, nil
+		}
+	}
+	out, to, err := newTensor[T](e, x.Shape()...)
+	if err != nil {
+		return nil, err
+	}
+	o := operationOf[T](op, alpha)
+	if y.tensor != nil {
+		arithmetic(o, to, a, b)
+	} else {
+		arithmeticRight(o, to, a, realAs[T](y.number, x.DType()))
+	}
+	runtime.KeepAlive(x)
+	runtime.KeepAlive(y.tensor)
+	runtime.KeepAlive(out)
+	return out, nil
 }
 
 // operationOf returns op with the factor alpha as an operation on elements of type T.
@@ -228,26 +273,9 @@ func combineInto[T number, R tensor.Element](e *Engine, f row[T, R], op operatio
 	} else if b, err = inputOf[T](e, y.tensor, out.Shape()); err != nil {
 		return err
 	}
-	if alike(out, &a, y.tensor != nil, &b) {
-		yStep := 1
-		if y.tensor == nil {
-			yStep = 0
-		}
-		f(op, to, a.data, b.data, 1, yStep)
-	} else {
-		zip(op, out.Shape(), out.Strides(), to, &a, &b, f)
-	}
+	zip(op, out.Shape(), out.Strides(), to, &a, &b, f)
 	runtime.KeepAlive(a.owner)
 	runtime.KeepAlive(b.owner)
 	runtime.KeepAlive(out)
 	return nil
-}
-
-// alike reports whether out, a and, if b is a tensor, b are contiguous and of the same shape, so
-// that one row has all elements.
-func alike[T any](out *tensor.Tensor, a *input[T], isTensor bool, b *input[T]) bool {
-	if !out.IsContiguous() || !a.owner.IsContiguous() || !slices.Equal(a.shape, out.Shape()) {
-		return false
-	}
-	return !isTensor || b.owner.IsContiguous() && slices.Equal(b.shape, out.Shape())
 }

@@ -82,7 +82,9 @@ type nestDim struct{ size, out, x, y int }
 // innermost dimension itself, at the positions out, x and y, and calls next for the others.
 type nest struct {
 	inner     nestDim
-	outer     []nestDim // innermost first
+	few       [6]nestDim // the other dimensions, innermost first, if there are at most 6
+	more      []nestDim  // the other dimensions, if there are more
+	count     int        // of the other dimensions
 	index     [tensor.MaxRank]int
 	out, x, y int
 }
@@ -96,32 +98,51 @@ func (in *input[T]) strided() strided { return strided{in.shape, in.strides} }
 // order, and two operands, which are broadcast to shape. The result must have elements. Dimensions
 // of size 1 are left out, and adjacent dimensions are merged where all three allow it.
 func (w *nest) start(shape, out []int, x, y strided) {
-	var dims []nestDim
+	last := &w.inner // the dimension that was added last
+	w.inner = nestDim{size: 1, out: 1, x: 1, y: 1}
+	empty := true
 	for i := len(shape) - 1; i >= 0; i-- {
 		if shape[i] == 1 {
 			continue
 		}
 		fromEnd := i - len(shape)
 		d := nestDim{shape[i], out[i], stepOf(x.shape, x.strides, fromEnd), stepOf(y.shape, y.strides, fromEnd)}
-		if n := len(dims) - 1; n >= 0 {
-			last := &dims[n]
-			if d.out == last.out*last.size && d.x == last.x*last.size && d.y == last.y*last.size {
-				last.size *= d.size
-				continue
-			}
+		switch {
+		case empty:
+			w.inner, empty = d, false
+		case d.out == last.out*last.size && d.x == last.x*last.size && d.y == last.y*last.size:
+			last.size *= d.size
+		default:
+			last = w.push(d)
 		}
-		dims = append(dims, d)
 	}
-	if len(dims) == 0 {
-		w.inner, w.outer = nestDim{size: 1, out: 1, x: 1, y: 1}, nil
-		return
+}
+
+// push adds d as the outermost dimension and returns its place.
+func (w *nest) push(d nestDim) *nestDim {
+	w.count++
+	if w.count <= len(w.few) {
+		w.few[w.count-1] = d
+		return &w.few[w.count-1]
 	}
-	w.inner, w.outer = dims[0], dims[1:]
+	if w.more == nil {
+		w.more = append(make([]nestDim, 0, tensor.MaxRank), w.few[:]...)
+	}
+	w.more = append(w.more, d)
+	return &w.more[w.count-1]
+}
+
+// outer returns the dimensions other than the innermost one, innermost first.
+func (w *nest) outer() []nestDim {
+	if w.more != nil {
+		return w.more
+	}
+	return w.few[:w.count]
 }
 
 // next moves w to the next position and returns true. After the last position it returns false.
 func (w *nest) next() bool {
-	for i, d := range w.outer {
+	for i, d := range w.outer() {
 		if w.index[i]++; w.index[i] < d.size {
 			w.out += d.out
 			w.x += d.x

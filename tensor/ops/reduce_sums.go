@@ -1,7 +1,6 @@
 package ops
 
 import (
-	"cmp"
 	"errors"
 	"runtime"
 	"slices"
@@ -38,6 +37,15 @@ func sumReals[T realNum, A int64 | float64](e *Engine, x *tensor.Tensor, dims, s
 		for i := range sums {
 			sums[i] /= A(n)
 		}
+	}
+	if d == tensor.F32 {
+		out, to, err := newTensor[float32](e, shape...)
+		if err != nil {
+			return nil, err
+		}
+		convertNumbers(to, sums)
+		runtime.KeepAlive(out)
+		return out, nil
 	}
 	return storeSums(e, sums, shape, d)
 }
@@ -88,11 +96,7 @@ func sumMemory[A sumNumber](e *Engine, few []A, shape []int) ([]A, error) {
 	if size <= len(few) {
 		return few[:size], nil
 	}
-	t, err := tensor.Zeros(tensor.DTypeOf[A](), size)
-	if err != nil {
-		return nil, err
-	}
-	return tensor.MutableData[A](t)
+	return make([]A, size), nil
 }
 
 // sumInput returns the memory of x, as span does, and the tensor to which it belongs: x itself, or a
@@ -112,7 +116,8 @@ func sumInput[T tensor.Element](e *Engine, x *tensor.Tensor) ([]T, *tensor.Tenso
 // must have elements.
 func (w *nest) startSum(x *tensor.Tensor, dims []int) {
 	rank := x.Rank()
-	order, out := allDims(rank), make([]int, rank)
+	all := make([]int, 4*rank)
+	out, shape, strides, ordered := all[:rank], all[rank:2*rank], all[2*rank:3*rank], all[3*rank:]
 	step := 1
 	for i := rank - 1; i >= 0; i-- {
 		if _, reduced := slices.BinarySearch(dims, i); !reduced {
@@ -120,18 +125,14 @@ func (w *nest) startSum(x *tensor.Tensor, dims []int) {
 			step *= x.Shape()[i]
 		}
 	}
-	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(x.Strides()[b], x.Strides()[a]) })
-	in := strided{pick(x.Shape(), order), pick(x.Strides(), order)}
-	w.start(in.shape, pick(out, order), in, strided{})
-}
-
-// pick returns the elements of list at the positions order, in a new slice.
-func pick(list, order []int) []int {
-	out := make([]int, len(order))
-	for i, at := range order {
-		out[i] = list[at]
+	for i, size := range x.Shape() { // sorts by strides, the largest one first
+		at := i
+		for ; at > 0 && strides[at-1] < x.Strides()[i]; at-- {
+			shape[at], strides[at], ordered[at] = shape[at-1], strides[at-1], ordered[at-1]
+		}
+		shape[at], strides[at], ordered[at] = size, x.Strides()[i], out[i]
 	}
-	return out
+	w.start(shape, ordered, strided{shape, strides}, strided{})
 }
 
 // addRealRow adds the elements of one row of x to those of sums, with the size and the steps in d.
@@ -169,17 +170,6 @@ func sumRow[T realNum, A int64 | float64](row []T) A {
 
 // storeSums returns a new tensor of the given shape with the elements sums, cast to d.
 func storeSums[A sumNumber](e *Engine, sums []A, shape []int, d tensor.DType) (*tensor.Tensor, error) {
-	if d == tensor.F32 {
-		if reals, ok := any(&sums).(*[]float64); ok {
-			out, to, err := newTensor[float32](e, shape...)
-			if err != nil {
-				return nil, err
-			}
-			convertNumbers(to, *reals)
-			runtime.KeepAlive(out)
-			return out, nil
-		}
-	}
 	out, to, err := newTensor[A](e, shape...)
 	if err != nil {
 		return nil, err

@@ -219,10 +219,7 @@ func signFunction[T realNum](f function, out, x []T) {
 		}
 	default:
 		for i, v := range x {
-			if v < 0 {
-				v = 0
-			}
-			out[i] = v
+			out[i] = max(v, 0)
 		}
 	}
 }
