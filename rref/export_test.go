@@ -2,9 +2,6 @@ package rref
 
 import "time"
 
-// OwnerIncarnation returns the incarnation of the owner of the value of f.
-func OwnerIncarnation[T any](f *Ref[T]) [16]byte { return f.core.owner.Incarnation }
-
 // KeptFor reports whether the owner of f has confirmed f, and whether the owner, which has the given
 // references, keeps the value for it. f must not be released meanwhile.
 func KeptFor[T any](owner *Refs, f *Ref[T]) (isConfirmed, kept bool) {

@@ -268,7 +268,7 @@ func (m *machine) fatal(t *rapid.T, text string) {
 // confirmed and nothing fails.
 func (m *machine) isSafe(c *claim) bool {
 	m.mu.Lock()
-	owner := m.all[rref.OwnerIncarnation(c.f)]
+	owner := m.all[c.f.OwnerIncarnation()]
 	alive := owner != nil && !owner.closed && !c.at.closed
 	m.mu.Unlock()
 	return alive && !m.weather.mayBeFenced(c.at.a.Incarnation(), owner.a.Incarnation(), c.born)
@@ -292,7 +292,7 @@ func (m *machine) check(t *rapid.T) {
 			continue
 		}
 		m.mu.Lock()
-		owner := m.all[rref.OwnerIncarnation(c.f)]
+		owner := m.all[c.f.OwnerIncarnation()]
 		m.mu.Unlock()
 		confirmed, kept := rref.KeptFor(owner.refs, c.f)
 		if confirmed && !kept {

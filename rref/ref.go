@@ -140,6 +140,23 @@ func (h *handle) Owner() (owner agent.WorkerInfo) {
 	return owner
 }
 
+// OwnerIncarnation returns the incarnation of the worker that has the value, or a zero one if the
+// reference has no agent.
+func (h *handle) OwnerIncarnation() (i agent.Incarnation) {
+	if h.core != nil {
+		i = h.core.owner.Incarnation
+	}
+	return i
+}
+
+// Agent returns the agent of this worker, or nil if the reference has none.
+func (h *handle) Agent() *agent.Agent {
+	if h.core == nil {
+		return nil
+	}
+	return h.core.refs.agent
+}
+
 // OwnerName returns the name of the worker that has the value.
 func (h *handle) OwnerName() string { return h.Owner().Name }
 

@@ -3,6 +3,7 @@ package rref
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -158,6 +159,17 @@ func (r *Refs) Configure(c *agent.Config) error {
 		Decoded: r.decoded,
 	})
 	return r.options.Methods.check()
+}
+
+// AddMethods adds methods to Options.Methods, for an extension that is built on references. Its Configure
+// calls it. The error matches agent.ErrConfig if a method is served twice for the same type.
+func (r *Refs) AddMethods(m ...ServedMethod) error {
+	all := append(slices.Clip(r.options.Methods), m...)
+	if err := all.check(); err != nil {
+		return err
+	}
+	r.options.Methods = all
+	return nil
 }
 
 // registered are the errors that keep their identity when another worker returns them.

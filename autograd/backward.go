@@ -1,0 +1,109 @@
+package autograd
+
+import (
+	"context"
+	"fmt"
+)
+
+// BackwardOption is an option of Backward.
+type BackwardOption func(*backwardOptions)
+
+type backwardOptions struct {
+	retain bool
+	grads  []Value
+}
+
+// RetainGraph keeps the tensors that the graph has saved, for another pass.
+func RetainGraph() BackwardOption {
+	return func(o *backwardOptions) { o.retain = true }
+}
+
+// WithGradients gives the gradients of the roots, one for each. Without it each root must have one
+// element, and the gradient 1.
+func WithGradients(grads ...Value) BackwardOption {
+	return func(o *backwardOptions) { o.grads = grads }
+}
+
+// Backward computes the gradients of roots for all leaves that require one, and adds them to those of
+// the leaves, see Variable.Grad. The error matches ErrNotRequired, ErrNotScalar, or is an *OpError
+// that names the operator whose backward function failed; some leaves may have their gradient then.
+func Backward(ctx context.Context, roots []*Variable, options ...BackwardOption) error {
+	var o backwardOptions
+	for _, f := range options {
+		f(&o)
+	}
+	grads, err := rootGradients(ctx, roots, o.grads)
+	if err != nil {
+		return err
+	}
+	p := NewPass(o.retain, func(ctx context.Context, x *Variable, grad Value) error { return x.accumulate(ctx, grad) })
+	for _, x := range roots {
+		p.Add(x.Edge().Node)
+	}
+	for i, x := range roots {
+		edge := x.Edge()
+		all := make([]Value, edge.Node.outputs)
+		all[edge.Output] = grads[i]
+		if err := p.Feed(ctx, edge.Node, all...); err != nil {
+			return err
+		}
+	}
+	return p.Run(ctx)
+}
+
+// rootGradients returns the gradients of roots: those in given, or ones.
+func rootGradients(ctx context.Context, roots []*Variable, given []Value) ([]Value, error) {
+	if given != nil && len(given) != len(roots) {
+		return nil, opError("backward", fmt.Errorf("%w: %d gradients for %d roots", ErrNoGradient, len(given), len(roots)))
+	}
+	grads := make([]Value, len(roots))
+	for i, x := range roots {
+		switch {
+		case x == nil || !x.RequiresGrad():
+			return nil, opError("backward", fmt.Errorf("element %d of tensors %w", i, ErrNotRequired))
+		case given != nil:
+			grads[i] = given[i].Shared()
+		default:
+			g, err := Ones(ctx, x)
+			if err != nil {
+				return nil, err
+			}
+			grads[i] = g
+		}
+	}
+	return grads, nil
+}
+
+// Ones returns the gradient of x, a Variable with one element, if it is a root. The error matches
+// ErrNotScalar if x has more elements.
+func Ones(ctx context.Context, x *Variable) (Value, error) {
+	if n := x.value.dense; n == nil || n.Len() != 1 {
+		return Value{}, opError("backward", fmt.Errorf("%w, not for %v", ErrNotScalar, x))
+	}
+	t, err := engineOf(ctx).Ones(ctx, x.DType(), x.Shape()...)
+	return Value{dense: t, unique: true}, err
+}
+
+// accumulate adds grad to the gradient of x, a leaf that requires one.
+func (x *Variable) accumulate(ctx context.Context, grad Value) (err error) {
+	l := x.accumulator()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.grad, err = Accumulate(ctx, l.grad, grad)
+	return err
+}
+
+// Accumulate returns the sum of old, a result of Accumulate or a zero Value, and grad. It keeps the
+// memory of grad without a copy if nothing else holds it and it is contiguous, and otherwise copies
+// it. It adds to old in place, unless old is sparse.
+func Accumulate(ctx context.Context, old, grad Value) (Value, error) {
+	switch {
+	case grad.IsZero():
+		return old, nil
+	case !old.IsZero():
+		return Owned(old).sum(ctx, grad.Shared())
+	case grad.isMovable():
+		return grad, nil
+	}
+	return grad.clone(ctx)
+}

@@ -1,0 +1,171 @@
+package dist
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/tensorpipe-go/tensorpipe/agent"
+	"github.com/tensorpipe-go/tensorpipe/autograd"
+)
+
+// PassOptions are the options of a pass.
+type PassOptions struct {
+	// RetainGraph keeps the tensors that the graph has saved, on all workers, for another pass.
+	RetainGraph bool
+
+	// UnusedZero gives zeros as gradients of messages that the roots do not depend on, in place of the
+	// error ErrUnused.
+	UnusedZero bool
+}
+
+// Backward computes the gradients of roots, which must have one element each, for all leaves on all
+// workers, and adds them to those in the Contexts there. See BackwardWith.
+func (c *Context) Backward(ctx context.Context, roots ...*autograd.Variable) error {
+	return c.BackwardWith(ctx, PassOptions{}, roots...)
+}
+
+// BackwardWith does what Backward does, with options. It ends with ctx.
+//
+// The error matches ErrRoots, ErrRunning if a pass runs in c or a call with c is under way, ErrUnused,
+// or ErrNoContext; or it is a *NodeError that names the worker on which the pass has failed. The pass
+// has then ended on all workers, and some gradients may have been added.
+func (c *Context) BackwardWith(ctx context.Context, o PassOptions, roots ...*autograd.Variable) error {
+	fed, err := rootFeeds(ctx, roots)
+	if err != nil {
+		return err
+	}
+	p, err := c.beginPass(o, fed)
+	if err != nil {
+		return err
+	}
+	if err := p.drive(ctx, fed); err != nil {
+		p.fail(err)
+		c.autograd.abort(p)
+		return err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	p.end(nil)
+	return nil
+}
+
+// rootFeeds returns the gradients of the roots.
+func rootFeeds(ctx context.Context, roots []*autograd.Variable) ([]feed, error) {
+	if len(roots) == 0 {
+		return nil, fmt.Errorf("%w: No tensors provided for gradient computation.", ErrRoots)
+	}
+	var fed []feed
+	for _, x := range roots {
+		switch {
+		case x == nil:
+			return nil, fmt.Errorf("%w: a root is nil", ErrRoots)
+		case !x.RequiresGrad():
+			return nil, fmt.Errorf("%w: requires_grad not set on root %v", ErrRoots, x)
+		case x.Tensor() == nil || x.Tensor().Len() != 1:
+			return nil, fmt.Errorf("%w: %v is not a scalar, all roots need to be scalar", ErrRoots, x)
+		case x.Node() == nil:
+			return nil, fmt.Errorf("%w: %v does not have a valid gradient function.", ErrRoots, x)
+		}
+		one, err := autograd.Ones(ctx, x)
+		if err != nil {
+			return nil, err
+		}
+		edge := x.Edge()
+		grads := make([]autograd.Value, edge.Node.Outputs())
+		grads[edge.Output] = one
+		fed = append(fed, feed{node: edge.Node, grads: grads})
+	}
+	return fed, nil
+}
+
+// beginPass begins a pass at this worker.
+func (c *Context) beginPass(o PassOptions, fed []feed) (*pass, error) {
+	g := c.autograd
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err := c.check(); err != nil {
+		return nil, err
+	}
+	if c.pass != nil {
+		return nil, fmt.Errorf("%w: a pass runs in the context %d", ErrRunning, uint64(c.id))
+	}
+	for _, call := range c.calls {
+		return nil, fmt.Errorf("%w: %s is under way", ErrRunning, call)
+	}
+	var nodes []*autograd.Node
+	for _, f := range fed {
+		nodes = append(nodes, f.node)
+	}
+	return c.newPass(g.lastPass.Add(1), g.agent.Incarnation(), o, nodes), nil
+}
+
+// drive runs the pass from its origin, until no send node waits on any worker.
+func (p *pass) drive(ctx context.Context, fed []feed) error {
+	w := waits{}
+	if err := p.awaitRest(ctx, fed, w); err != nil {
+		return err
+	}
+	for idle := 0; w.sum() > 0; {
+		before := w.sum()
+		if err := p.settleAll(ctx, w); err != nil {
+			return err
+		}
+		if idle++; w.sum() != before {
+			idle = 0
+		}
+		if idle > 1 {
+			return fmt.Errorf("%w: %d messages wait for gradients, and all for each other", ErrUnused, w.sum())
+		}
+	}
+	return nil
+}
+
+// waits is the number of send nodes that wait for gradients, by worker.
+type waits map[agent.Incarnation]*waitingWorker
+
+type waitingWorker struct {
+	name string
+	n    int
+}
+
+func (w waits) add(report passReport) {
+	for _, c := range report.Changes {
+		if w[c.Incarnation] == nil {
+			w[c.Incarnation] = &waitingWorker{name: c.Worker}
+		}
+		w[c.Incarnation].n += c.Waiting
+	}
+}
+
+func (w waits) sum() (n int) {
+	for _, worker := range w {
+		n += worker.n
+	}
+	return n
+}
+
+// awaitRest feeds gradients to the pass on this worker, and waits until all that follows from them, here
+// and on other workers, is done. It adds what the workers report to w.
+func (p *pass) awaitRest(ctx context.Context, fed []feed, w waits) error {
+	type outcome struct {
+		report passReport
+		err    error
+	}
+	done := make(chan outcome, 1)
+	p.engage(fed, func(report passReport, err error) { done <- outcome{report, err} })
+	for {
+		if f := p.nextAnswer(); f != nil {
+			_, _ = f.Wait(ctx) // reads the messages of the peer; the pass gets the answer
+		} else {
+			select {
+			case o := <-done:
+				w.add(o.report)
+				return o.err
+			case <-ctx.Done():
+			}
+		}
+		if err := context.Cause(ctx); err != nil {
+			return err
+		}
+	}
+}

@@ -1,0 +1,172 @@
+package dist
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"time"
+
+	"github.com/tensorpipe-go/tensorpipe/agent"
+)
+
+// cleanedContext is a Context that has ended.
+type cleanedContext struct {
+	_       struct{} `tensorpipe:"dist.cleaned"`
+	ID      ID
+	Creator agent.Incarnation
+}
+
+// cleanup is what a worker is to be told about ended Contexts and failed passes. At most one message is
+// under way to each worker; the rest gathers meanwhile.
+type cleanup struct {
+	to       peer
+	contexts []cleanedContext
+	passes   []passID
+}
+
+// cleanupRequest tells a worker which Contexts have ended, and which passes have failed. Owner is its
+// incarnation.
+type cleanupRequest struct {
+	_        struct{} `tensorpipe:"dist.cleanup"`
+	Owner    agent.Incarnation
+	Contexts []cleanedContext
+	Passes   []passID
+}
+
+var cleanupMessage = agent.NewMessageType[cleanupRequest, agent.None]("dist.cleanup")
+
+const (
+	// gatherTime is how long the first clean-up for a worker waits for others, so that a program that
+	// makes and closes Contexts in a loop does not send a message for each.
+	gatherTime = time.Millisecond
+
+	// retryDelay is the time before a lost message is sent again, which doubles each time up to
+	// maxRetryDelay.
+	retryDelay    = 50 * time.Millisecond
+	maxRetryDelay = 5 * time.Second
+
+	// cleanupTimeout is the time limit of a message.
+	cleanupTimeout = 5 * time.Second
+
+	// maxCleaned bounds the Contexts in one message.
+	maxCleaned = 1024
+)
+
+// cleanupFor returns what the worker to is to be told, to which the caller adds, or nil if the agent is
+// closed. The caller holds g.mu.
+func (g *Autograd) cleanupFor(to peer) *cleanup {
+	if g.closed {
+		return nil
+	}
+	u := g.cleanups[to.incarnation]
+	if u == nil {
+		u = &cleanup{to: to}
+		g.cleanups[to.incarnation] = u
+		g.work.Go(func() { g.runCleanup(u) })
+	}
+	return u
+}
+
+// abort has the workers told that p has failed which this one has called within its Context.
+func (g *Autograd) abort(p *pass) {
+	c := p.context
+	c.mu.Lock()
+	known := maps.Clone(c.known)
+	c.mu.Unlock()
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for incarnation, w := range known {
+		if u := g.cleanupFor(peer{w, incarnation}); u != nil {
+			u.passes = append(u.passes, p.id())
+		}
+	}
+}
+
+// runCleanup tells one worker which Contexts have ended, until there are no more. A message that is
+// lost is sent again, unless the worker is gone.
+func (g *Autograd) runCleanup(u *cleanup) {
+	for {
+		g.pause(gatherTime)
+		g.mu.Lock()
+		n := min(len(u.contexts), maxCleaned)
+		ended, passes := u.contexts[:n:n], u.passes
+		u.contexts, u.passes = u.contexts[n:], nil
+		if n == 0 && len(passes) == 0 {
+			delete(g.cleanups, u.to.incarnation)
+			close(g.changed)
+			g.changed = make(chan struct{})
+			g.mu.Unlock()
+			return
+		}
+		g.mu.Unlock()
+		err := g.persist(u.to, func(ctx context.Context) error {
+			_, err := cleanupMessage.Call(ctx, g.agent, agent.To(u.to.Name), "", cleanupRequest{Owner: u.to.incarnation, Contexts: ended, Passes: passes}, agent.WithBackground(), agent.WithTimeout(cleanupTimeout))
+			return err
+		})
+		if err != nil && g.base.Err() == nil {
+			g.log.Info("could not release autograd contexts", "worker", u.to.Name, "contexts", n, "error", err)
+		}
+	}
+}
+
+// persist calls send until it succeeds, with pauses, and returns nil. It gives up, and returns the error
+// of send, once the worker to is gone, cannot be reached for Options.LostAfter, or the agent is closed.
+func (g *Autograd) persist(to peer, send func(context.Context) error) error {
+	begun := time.Now()
+	for delay := retryDelay; ; delay = min(2*delay, maxRetryDelay) {
+		err := send(g.base)
+		switch {
+		case err == nil:
+			return nil
+		case g.base.Err() != nil, errors.Is(err, agent.ErrNoWorker), errors.Is(err, agent.ErrRestarted), errors.Is(err, agent.ErrClosed),
+			errors.Is(err, agent.ErrRemoved), errors.Is(err, agent.ErrNoFunction), time.Since(begun) > g.options.LostAfter:
+			return err
+		}
+		g.log.Debug("message about autograd contexts lost", "worker", to.Name, "error", err)
+		g.pause(delay)
+	}
+}
+
+// pause waits for d, or until the agent is closed.
+func (g *Autograd) pause(d time.Duration) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-g.base.Done():
+	}
+}
+
+// serveCleanup ends the Contexts of a request, and passes it on to the workers that this one has called
+// within them.
+func (g *Autograd) serveCleanup(_ context.Context, q *agent.Request, args *cleanupRequest) {
+	if args.Owner != g.agent.Incarnation() {
+		_ = q.Reply(&agent.None{}) // an earlier process was meant
+		return
+	}
+	for _, e := range args.Contexts {
+		g.mu.Lock()
+		g.ended.add(e.ID, e.Creator)
+		c := g.contexts[uint64(e.ID)]
+		g.mu.Unlock()
+		if c != nil && c.creator == e.Creator {
+			g.remove(c, ErrNoContext)
+		}
+	}
+	for _, id := range args.Passes {
+		g.failPass(id)
+	}
+	_ = q.Reply(&agent.None{})
+}
+
+// failPass ends a pass that has failed at its origin, and has the workers told that this one has called
+// within its Context.
+func (g *Autograd) failPass(id passID) {
+	p, err := g.passOrLast(id)
+	if err != nil { // it has failed here, or its Context has ended
+		return
+	}
+	p.fail(fmt.Errorf("%w: at its origin", ErrFailed))
+	g.abort(p)
+}

@@ -1,0 +1,204 @@
+package dist
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+
+	"github.com/tensorpipe-go/tensorpipe/agent"
+	"github.com/tensorpipe-go/tensorpipe/autograd"
+)
+
+// ID identifies a Context in the group: the upper 16 bits are the rank of the worker that has made it.
+type ID uint64
+
+// Context is the part of a distributed graph that is on one worker. Its methods may be called from any
+// goroutine.
+type Context struct {
+	autograd    *Autograd
+	id          ID
+	creator     agent.Incarnation
+	creatorName string
+
+	mu       sync.Mutex
+	closed   error // why the Context is gone
+	sends    map[uint64]*sendNode
+	receives map[uint64]*receiveNode
+	order    []uint64                               // the numbers of the messages in sends, as they were recorded
+	known    map[agent.Incarnation]agent.WorkerInfo // workers that were called with this Context
+	calls    map[agent.CallKey]string               // under way, with a description of each
+	grads    map[*autograd.Variable]autograd.Value  // of leaves
+	pass     *pass                                  // the one that runs, or waits for gradients
+	last     *pass                                  // the last one that has ended
+	ended    map[agent.Incarnation]uint64           // by the worker that began them, the number of the last pass that has ended
+	bytes    int64                                  // of received Variables
+}
+
+// contextKey is the key of the Context in a context.Context.
+type contextKey struct{}
+
+// WithContext makes a Context, and returns a context.Context for the calls that belong to it. The
+// caller must call Close. The error matches ErrNoAgent, agent.ErrClosed, or ErrNested if ctx has a
+// Context already.
+func WithContext(ctx context.Context, a *agent.Agent) (context.Context, *Context, error) {
+	g, err := Of(a)
+	if err != nil {
+		return ctx, nil, err
+	}
+	if c := FromContext(ctx); c != nil {
+		return ctx, nil, fmt.Errorf("%w: %d", ErrNested, c.id)
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.closed {
+		return ctx, nil, agent.ErrClosed
+	}
+	g.lastContext = (g.lastContext + 1) & maxNumber
+	c := g.newContext(ID(uint64(uint16(g.self.Rank))<<rankShift|g.lastContext), g.agent.Incarnation(), g.self.Name)
+	return context.WithValue(ctx, contextKey{}, c), c, nil
+}
+
+// The numbers of Contexts and messages have the rank of their worker in the upper 16 bits.
+const (
+	rankShift = 48
+	maxNumber = 1<<rankShift - 1
+)
+
+// newContext adds a Context. The caller holds g.mu.
+func (g *Autograd) newContext(id ID, creator agent.Incarnation, name string) *Context {
+	c := &Context{
+		autograd: g, id: id, creator: creator, creatorName: name,
+		sends: map[uint64]*sendNode{}, receives: map[uint64]*receiveNode{},
+		known: map[agent.Incarnation]agent.WorkerInfo{}, calls: map[agent.CallKey]string{},
+		grads: map[*autograd.Variable]autograd.Value{},
+	}
+	g.contexts[uint64(id)] = c
+	return c
+}
+
+// FromContext returns the Context of ctx, or nil if it has none.
+func FromContext(ctx context.Context) *Context {
+	c, _ := ctx.Value(contextKey{}).(*Context)
+	return c
+}
+
+// ID returns the number of c.
+func (c *Context) ID() ID { return c.id }
+
+// Context returns the Context with that number on the worker of a. The error matches ErrNoContext if
+// there is none, or ErrNoAgent.
+func (id ID) Context(a *agent.Agent) (*Context, error) {
+	g, err := Of(a)
+	if err != nil {
+		return nil, err
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if c := g.contexts[uint64(id)]; c != nil {
+		return c, nil
+	}
+	return nil, id.missing()
+}
+
+func (id ID) missing() error { return fmt.Errorf("%w with id: %d", ErrNoContext, uint64(id)) }
+
+// In returns a context.Context derived from ctx whose calls belong to c.
+func (c *Context) In(ctx context.Context) context.Context {
+	return context.WithValue(ctx, contextKey{}, c)
+}
+
+// Gradient returns the gradient of x, a leaf of this worker, that the passes so far have accumulated.
+// The caller must not change it. The error matches autograd.ErrNoGradient if there is none, or
+// ErrNoContext if c is closed.
+func (c *Context) Gradient(x *autograd.Variable) (autograd.Value, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed != nil {
+		return autograd.Value{}, c.id.missing()
+	}
+	g, ok := c.grads[x]
+	if !ok {
+		return autograd.Value{}, fmt.Errorf("dist: %w of %v in the context %d", autograd.ErrNoGradient, x, c.id)
+	}
+	return g.Shared(), nil
+}
+
+// Gradients returns the gradients of all leaves of this worker, in a new map.
+func (c *Context) Gradients() map[*autograd.Variable]autograd.Value {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	all := maps.Clone(c.grads)
+	for x, g := range all {
+		all[x] = g.Shared()
+	}
+	return all
+}
+
+// Sends returns the nodes of the messages with Variables that this worker has sent within c, in their
+// order, for inspection.
+func (c *Context) Sends() []*autograd.Node {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var all []*autograd.Node
+	for _, n := range c.order {
+		if s := c.sends[n]; s != nil {
+			all = append(all, s.node)
+		}
+	}
+	return all
+}
+
+// Receives returns the nodes of the messages with Variables that this worker has received within c, in
+// no order, for inspection.
+func (c *Context) Receives() []*autograd.Node {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var all []*autograd.Node
+	for _, r := range c.receives {
+		all = append(all, r.node)
+	}
+	return all
+}
+
+// KnownWorkers returns the names of the workers that this one has called within c, in order.
+func (c *Context) KnownWorkers() []string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var names []string
+	for _, w := range c.known {
+		names = append(names, w.Name)
+	}
+	slices.Sort(names)
+	return names
+}
+
+// Close ends c on all workers: its graph and its gradients are dropped, and a pass that runs fails. The
+// other workers are told in the background. It does nothing if c is closed.
+func (c *Context) Close() error {
+	c.autograd.remove(c, ErrNoContext)
+	return nil
+}
+
+// check returns an error that matches ErrNoContext if c is closed. The caller holds c.mu.
+func (c *Context) check() error {
+	if c.closed != nil {
+		return c.id.missing()
+	}
+	return nil
+}
+
+// accumulate adds grad to the gradient of the leaf x.
+func (c *Context) accumulate(ctx context.Context, x *autograd.Variable, grad autograd.Value) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err := c.check(); err != nil {
+		return err
+	}
+	sum, err := autograd.Accumulate(ctx, c.grads[x], grad)
+	if err == nil {
+		c.grads[x] = sum
+	}
+	return err
+}

@@ -1,0 +1,80 @@
+package autograd
+
+import (
+	"context"
+
+	"github.com/tensorpipe-go/tensorpipe/tensor"
+)
+
+// mulSparse returns the products of the elements of x and y, of which at least one is sparse.
+func mulSparse(ctx context.Context, x, y *Variable) (*Variable, error) {
+	v, err := x.value.times(ctx, y.value)
+	if err != nil {
+		return nil, opError("mul", err)
+	}
+	n := newNode(ctx, "MulBackward0", x, y)
+	r := New(v)
+	n.addResult(r)
+	if n != nil {
+		xs, ys := n.saveIf(n.needs(1), x), n.saveIf(n.needs(0), y)
+		n.backward = func(ctx context.Context, grads, out []Value) error {
+			for i, other := range [2]saved{ys, xs} {
+				if !n.needs(i) {
+					continue
+				}
+				v, err := other.get()
+				if err != nil {
+					return err
+				}
+				if out[i], err = grads[0].times(ctx, v); err != nil {
+					return err
+				}
+			}
+			return nil
+		}
+	}
+	return r, nil
+}
+
+// times returns the products of the elements of v and w, which is sparse if one of them is.
+func (v Value) times(ctx context.Context, w Value) (Value, error) {
+	e := engineOf(ctx)
+	var s *tensor.Sparse
+	var err error
+	switch {
+	case v.dense != nil && w.dense != nil:
+		t, err := e.Mul(ctx, v.dense, w.dense)
+		return Dense(t), err
+	case v.sparse != nil && w.sparse != nil:
+		s, err = e.MulSparse(ctx, v.sparse, w.sparse)
+	case v.sparse != nil:
+		s, err = e.MulSparseDense(ctx, v.sparse, w.dense)
+	default:
+		s, err = e.MulSparseDense(ctx, w.sparse, v.dense)
+	}
+	return Sparse(s), err
+}
+
+// ToDense returns x, which is sparse, as a dense tensor.
+func ToDense(ctx context.Context, x *Variable) (*Variable, error) {
+	if x == nil || x.value.sparse == nil {
+		return nil, opError("to_dense", ErrSparse)
+	}
+	t, err := x.value.sparse.ToDense()
+	if err != nil {
+		return nil, opError("to_dense", err)
+	}
+	n := newNode(ctx, "ToDenseBackward0", x)
+	if n != nil {
+		s := n.save(x)
+		n.backward = func(ctx context.Context, grads, out []Value) error {
+			v, err := s.get()
+			if err != nil {
+				return err
+			}
+			out[0].sparse, err = engineOf(ctx).SparseMask(ctx, grads[0].dense, v.sparse)
+			return err
+		}
+	}
+	return result(t, n), nil
+}
