@@ -7,14 +7,14 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/tensor"
 )
 
-// MatMul returns the product of x and y in new memory. Each is a vector, or has matrices in its
+// MatMul returns the product of x and y in new memory, on their device. Each is a vector, or has matrices in its
 // last two dimensions; the dimensions before these are broadcast. A vector x counts as a matrix
 // with one row and a vector y as one with one column; that dimension is removed from the result.
 //
 // x and y must have the same dtype, any but Bool. F16 and BF16 are computed as F32. The error is a
 // *ValueError if a rank is 0, the dtypes differ or are Bool, or the matrices do not fit, a
-// *SizeError if the shapes cannot be broadcast, a *LimitError, the error of ctx, or one of package
-// tensor.
+// *SizeError if the shapes cannot be broadcast, a *DeviceMismatchError, a *LimitError, the error of
+// ctx, or one of package tensor.
 func (e *Engine) MatMul(ctx context.Context, x, y *tensor.Tensor) (*tensor.Tensor, error) {
 	return e.product(ctx, x, y, nil)
 }
@@ -80,6 +80,14 @@ func (e *Engine) product(ctx context.Context, x, y, bias *tensor.Tensor) (*tenso
 		if err := sameDType(x, bias); err != nil {
 			return nil, err
 		}
+		if _, err := e.kernelsOf(x, bias); err != nil {
+			return nil, err
+		}
+	}
+	if k, err := e.kernelsOf(x, y); err != nil {
+		return nil, err
+	} else if k != nil {
+		return e.deviceProduct(ctx, k, x, y, bias)
 	}
 	switch x.DType() {
 	case tensor.U8:
@@ -106,6 +114,46 @@ func (e *Engine) product(ctx context.Context, x, y, bias *tensor.Tensor) (*tenso
 		return multiply[complex128](ctx, e, x, y, bias)
 	}
 	return nil, valueErrorf("matrices of bools cannot be multiplied")
+}
+
+// deviceProduct is product for x and y on the device of k. The errors are those of product and of k.
+func (e *Engine) deviceProduct(ctx context.Context, k Kernels, x, y, bias *tensor.Tensor) (*tensor.Tensor, error) {
+	shape, batch, _, _, _, err := productShape(x.Shape(), y.Shape())
+	if err != nil {
+		return nil, err
+	}
+	row, column := x.Rank() == 1, y.Rank() == 1
+	if row {
+		if x, err = x.Unsqueeze(0); err != nil {
+			return nil, err
+		}
+	}
+	if column {
+		if y, err = y.Unsqueeze(1); err != nil {
+			return nil, err
+		}
+	}
+	out, err := e.deviceMatMul(ctx, k, x, y)
+	if err != nil {
+		return nil, err
+	}
+	if column { // the result has a dimension of size 1 for a vector
+		if out, err = out.Select(out.Rank()-1, 0); err != nil {
+			return nil, err
+		}
+	}
+	if row {
+		if out, err = out.Select(len(batch), 0); err != nil {
+			return nil, err
+		}
+	}
+	if bias == nil {
+		return out, nil
+	}
+	if err := checkBias(shape, bias.Shape()); err != nil {
+		return nil, err
+	}
+	return e.Add(ctx, out, bias, Int(1))
 }
 
 // productShape returns the shape of the product of tensors with the shapes xs and ys, of rank 1 or
