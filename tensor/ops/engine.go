@@ -123,6 +123,11 @@ func newTensor[T tensor.Element](e *Engine, shape ...int) (*tensor.Tensor, []T, 
 	if err != nil {
 		return nil, nil, err
 	}
+	if t.DType() == tensor.Bool && e.Alloc != nil { // MutableData rejects bytes other than 0 and 1
+		if err := clearTensor(t); err != nil {
+			return nil, nil, err
+		}
+	}
 	data, err := tensor.MutableData[T](t)
 	return t, data, err
 }
