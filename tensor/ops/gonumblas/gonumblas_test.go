@@ -47,7 +47,7 @@ func (m matrix[T]) at(i, j int) float64 {
 }
 
 func TestGemm(t *testing.T) {
-	for _, size := range [][3]int{{1, 1, 1}, {2, 2, 2}, {4, 4, 4}, {4, 4, 5}, {5, 1, 30}, {1, 9, 30}, {32, 10, 128}, {65, 130, 70}, {130, 140, 3}, {3, 3, 0}, {0, 3, 3}, {3, 0, 3}} {
+	for _, size := range [][3]int{{1, 1, 1}, {2, 2, 2}, {4, 4, 4}, {4, 4, 5}, {5, 1, 30}, {70, 1, 66}, {3, 1, 0}, {0, 1, 70}, {1, 9, 30}, {32, 10, 128}, {128, 10, 32}, {9, 16, 31}, {9, 17, 31}, {65, 130, 70}, {130, 140, 3}, {3, 3, 0}, {0, 3, 3}, {3, 0, 3}} {
 		for flags := range 16 {
 			t.Run(fmt.Sprint(size, flags), func(t *testing.T) {
 				check(t, size, flags, Gemm{}.F32, 1e-4)
@@ -96,7 +96,9 @@ func BenchmarkF32(b *testing.B) {
 	}{
 		{false, false, 2, 2, 2}, {false, false, 4, 4, 4}, {false, true, 4, 4, 8}, {false, false, 32, 128, 64}, {false, true, 32, 128, 64}, {true, false, 128, 64, 32},
 		{false, true, 32, 10, 128}, {false, false, 32, 128, 10}, {true, false, 10, 128, 32},
-		{false, false, 32, 10, 128}, {true, false, 128, 10, 32}, {false, false, 256, 256, 256},
+		{false, false, 32, 10, 128}, {true, false, 128, 10, 32}, {false, false, 64, 1, 64}, {true, false, 64, 1, 64},
+		{false, false, 32, 16, 128}, {true, false, 128, 16, 32}, {false, false, 32, 24, 128}, {true, false, 128, 24, 32},
+		{false, false, 256, 256, 256},
 	} {
 		rng := rand.New(rand.NewPCG(1, 2))
 		x, y := random[float32](rng, c.transA, c.m, c.k, 0), random[float32](rng, c.transB, c.k, c.n, 0)
