@@ -39,7 +39,8 @@ func (e *Engine) SqrtBackward(ctx context.Context, grad, out *tensor.Tensor) (*t
 // PowBackward returns the gradient of x for x raised to the power of exponent, given grad, the
 // gradient of the result: grad·exponent·x^(exponent-1), in a new contiguous tensor. It is 0 if
 // exponent is 0. Arguments and errors are those of ReluBackward.
-func (e *Engine) PowBackward(ctx context.Context, grad, x *tensor.Tensor, exponent float64) (*tensor.Tensor, error) {
+func (e *Engine) PowBackward(ctx context.Context, grad, x *tensor.Tensor,
+	exponent float64) (*tensor.Tensor, error) {
 	return e.backward(ctx, "pow", grad, x,
 		func(to, grad, x []float32) { powGradients(to, grad, x, exponent) },
 		func(to, grad, x []float64) { powGradients(to, grad, x, exponent) })

@@ -101,7 +101,8 @@ func integerList(e *Engine, name string, t *tensor.Tensor) ([]int64, *tensor.Ten
 // Embedding with these indices, as a new contiguous tensor. grad is the gradient of the result, with
 // the dtype F32 or F64. The error is a *ValueError if grad does not have the shape of such a result,
 // or if rows is negative; otherwise it is one of those of Embedding.
-func (e *Engine) EmbeddingBackward(ctx context.Context, grad, indices *tensor.Tensor, rows int) (*tensor.Tensor, error) {
+func (e *Engine) EmbeddingBackward(ctx context.Context, grad, indices *tensor.Tensor,
+	rows int) (*tensor.Tensor, error) {
 	if err := checkEmbeddingGrad(ctx, grad, indices, rows); err != nil {
 		return nil, err
 	}
@@ -166,7 +167,8 @@ func addRow[T floatNum](to, row []T, factor T) {
 // width] that lists the rows of grad in the order of indices, even if an index occurs repeatedly.
 // Its values share the memory of grad if grad is contiguous; neither may then be modified. The
 // errors are those of EmbeddingBackward.
-func (e *Engine) EmbeddingSparseBackward(ctx context.Context, grad, indices *tensor.Tensor, rows int) (*tensor.Sparse, error) {
+func (e *Engine) EmbeddingSparseBackward(ctx context.Context, grad, indices *tensor.Tensor,
+	rows int) (*tensor.Sparse, error) {
 	if err := checkEmbeddingGrad(ctx, grad, indices, rows); err != nil {
 		return nil, err
 	}
@@ -178,7 +180,8 @@ func (e *Engine) EmbeddingSparseBackward(ctx context.Context, grad, indices *ten
 		return nil, err
 	}
 	width := grad.Shape()[grad.Rank()-1]
-	values, err := tensor.Strided(grad.Storage(), grad.DType(), []int{len(list), width}, []int{width, 1}, grad.Offset())
+	shape, strides := []int{len(list), width}, []int{width, 1}
+	values, err := tensor.Strided(grad.Storage(), grad.DType(), shape, strides, grad.Offset())
 	if err != nil {
 		return nil, err
 	}

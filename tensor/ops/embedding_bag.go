@@ -36,7 +36,8 @@ type BagOptions struct {
 //
 // The error is a *ValueError if an index is negative or not below rows, or if an argument is
 // invalid, a *LimitError, the error of ctx, or one of package tensor.
-func (e *Engine) EmbeddingBag(ctx context.Context, weight, indices, offsets, perSampleWeights *tensor.Tensor, o BagOptions) (*tensor.Tensor, error) {
+func (e *Engine) EmbeddingBag(ctx context.Context, weight, indices, offsets,
+	perSampleWeights *tensor.Tensor, o BagOptions) (*tensor.Tensor, error) {
 	if err := checkWeight(ctx, "embedding_bag", weight); err != nil {
 		return nil, err
 	}
@@ -47,7 +48,8 @@ func (e *Engine) EmbeddingBag(ctx context.Context, weight, indices, offsets, per
 }
 
 // embeddingBag is EmbeddingBag for the dtype of T.
-func embeddingBag[T floatNum](e *Engine, weight, indices, offsets, perSampleWeights *tensor.Tensor, o BagOptions) (*tensor.Tensor, error) {
+func embeddingBag[T floatNum](e *Engine, weight, indices, offsets, perSampleWeights *tensor.Tensor,
+	o BagOptions) (*tensor.Tensor, error) {
 	rows, width := weight.Shape()[0], weight.Shape()[1]
 	b, err := newBags[T](e, weight, indices, offsets, perSampleWeights, rows, o)
 	if err != nil {
@@ -85,7 +87,8 @@ type bags[T floatNum] struct {
 // newBags returns the bags of a call of EmbeddingBag with these arguments. like is the weight, or
 // another tensor of its dtype, which is that of T; rows is the number of rows of the weight. The
 // errors are those of EmbeddingBag.
-func newBags[T floatNum](e *Engine, like, indices, offsets, perSampleWeights *tensor.Tensor, rows int, o BagOptions) (*bags[T], error) {
+func newBags[T floatNum](e *Engine, like, indices, offsets, perSampleWeights *tensor.Tensor, rows int,
+	o BagOptions) (*bags[T], error) {
 	b := &bags[T]{mean: o.Mode == BagMean}
 	if o.Mode > BagMean {
 		return nil, valueErrorf("%d is not a mode of embedding_bag: want sum or mean", o.Mode)
@@ -101,14 +104,15 @@ func newBags[T floatNum](e *Engine, like, indices, offsets, perSampleWeights *te
 		return b, nil
 	}
 	if b.mean {
-		return nil, valueErrorf("embedding_bag: per_sample_weights was not None. per_sample_weights is only supported for mode='sum' (got mode='mean').")
+		return nil, valueErrorf("embedding_bag: per_sample_weights was not None. " +
+			"per_sample_weights is only supported for mode='sum' (got mode='mean').")
 	}
 	if err := sameDType(like, perSampleWeights); err != nil {
 		return nil, err
 	}
 	if !slices.Equal(perSampleWeights.Shape(), indices.Shape()) {
-		return nil, valueErrorf("embedding_bag: If per_sample_weights (%v) is not None, then it must have the same shape as the input (%v)",
-			perSampleWeights.Shape(), indices.Shape())
+		return nil, valueErrorf("embedding_bag: If per_sample_weights (%v) is not None, "+
+			"then it must have the same shape as the input (%v)", perSampleWeights.Shape(), indices.Shape())
 	}
 	b.weights, b.owners[1], err = packed[T](e, perSampleWeights)
 	return b, err
@@ -120,10 +124,12 @@ func newBags[T floatNum](e *Engine, like, indices, offsets, perSampleWeights *te
 func bagStarts(e *Engine, indices, offsets *tensor.Tensor, includeLast bool) ([]int, error) {
 	switch {
 	case indices.Rank() == 2 && offsets != nil:
-		return nil, valueErrorf("if input is 2D, then offsets has to be None, as input is treated is a mini-batch of fixed length sequences.")
+		return nil, valueErrorf("if input is 2D, then offsets has to be None, " +
+			"as input is treated is a mini-batch of fixed length sequences.")
 	case indices.Rank() == 2:
 		count, size := indices.Shape()[0], indices.Shape()[1]
-		if err := e.checkSize(tensor.I64, []int{count, 2}); err != nil { // many empty rows need no memory of their own
+		// Any number of empty rows needs no memory of its own.
+		if err := e.checkSize(tensor.I64, []int{count, 2}); err != nil {
 			return nil, err
 		}
 		starts := make([]int, count+1)
@@ -166,11 +172,13 @@ func checkedOffsets(offsets []int64, n int) ([]int, error) {
 	for i, offset := range offsets {
 		switch {
 		case i == 0 && offset != 0:
-			return nil, valueErrorf("offsets[0] has to be 0, i.e., the first sequence in the mini-batch has to start from position 0. However, got %d", offset)
+			return nil, valueErrorf("offsets[0] has to be 0, i.e., the first sequence in the mini-batch "+
+				"has to start from position 0. However, got %d", offset)
 		case offset < last:
 			return nil, valueErrorf("offsets must not decrease, but offsets[%d] is %d, after %d", i, offset, last)
 		case offset > int64(n):
-			return nil, valueErrorf("offsets[%d] can not be greater than input's length %d but got offsets[%d] of %d", i, n, i, offset)
+			return nil, valueErrorf("offsets[%d] can not be greater than input's length %d but got offsets[%d] of %d",
+				i, n, i, offset)
 		}
 		last = offset
 		starts = append(starts, int(offset))

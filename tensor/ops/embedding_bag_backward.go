@@ -10,7 +10,8 @@ import (
 // EmbeddingBag with these arguments, as a new contiguous tensor of shape [rows, width]. grad is the
 // gradient of the result, of shape [bags, width] and dtype F32 or F64. The error is a *ValueError if
 // grad has another shape or dtype or rows is negative; otherwise it is one of those of EmbeddingBag.
-func (e *Engine) EmbeddingBagBackward(ctx context.Context, grad, indices, offsets, perSampleWeights *tensor.Tensor, rows int, o BagOptions) (*tensor.Tensor, error) {
+func (e *Engine) EmbeddingBagBackward(ctx context.Context, grad, indices, offsets,
+	perSampleWeights *tensor.Tensor, rows int, o BagOptions) (*tensor.Tensor, error) {
 	if err := checkBagGrad(ctx, grad, rows); err != nil {
 		return nil, err
 	}
@@ -46,7 +47,8 @@ type bagGradients[T floatNum] struct {
 
 // newBagGradients returns grad, whose dtype is that of T, with the bags of the other arguments. The
 // errors are those of EmbeddingBagBackward.
-func newBagGradients[T floatNum](e *Engine, grad, indices, offsets, perSampleWeights *tensor.Tensor, rows int, o BagOptions) (*bagGradients[T], error) {
+func newBagGradients[T floatNum](e *Engine, grad, indices, offsets, perSampleWeights *tensor.Tensor,
+	rows int, o BagOptions) (*bagGradients[T], error) {
 	b, err := newBags[T](e, grad, indices, offsets, perSampleWeights, rows, o)
 	if err != nil {
 		return nil, err
@@ -66,7 +68,8 @@ func (g *bagGradients[T]) row(bag int) []T { return g.grad[bag*g.width:][:g.widt
 func (g *bagGradients[T]) keepAlive() { keepAlive(g.owner, g.owners[0], g.owners[1]) }
 
 // embeddingBagBackward is EmbeddingBagBackward for the dtype of T.
-func embeddingBagBackward[T floatNum](e *Engine, grad, indices, offsets, perSampleWeights *tensor.Tensor, rows int, o BagOptions) (*tensor.Tensor, error) {
+func embeddingBagBackward[T floatNum](e *Engine, grad, indices, offsets, perSampleWeights *tensor.Tensor,
+	rows int, o BagOptions) (*tensor.Tensor, error) {
 	g, err := newBagGradients[T](e, grad, indices, offsets, perSampleWeights, rows, o)
 	if err != nil {
 		return nil, err
@@ -88,7 +91,8 @@ func embeddingBagBackward[T floatNum](e *Engine, grad, indices, offsets, perSamp
 // EmbeddingBagSparseBackward returns what EmbeddingBagBackward returns, as a sparse tensor of shape
 // [rows, width] that lists the gradient for each element of a bag in the order of indices, even if
 // an index occurs repeatedly. The errors are those of EmbeddingBagBackward.
-func (e *Engine) EmbeddingBagSparseBackward(ctx context.Context, grad, indices, offsets, perSampleWeights *tensor.Tensor, rows int, o BagOptions) (*tensor.Sparse, error) {
+func (e *Engine) EmbeddingBagSparseBackward(ctx context.Context, grad, indices, offsets,
+	perSampleWeights *tensor.Tensor, rows int, o BagOptions) (*tensor.Sparse, error) {
 	if err := checkBagGrad(ctx, grad, rows); err != nil {
 		return nil, err
 	}
@@ -99,7 +103,8 @@ func (e *Engine) EmbeddingBagSparseBackward(ctx context.Context, grad, indices, 
 }
 
 // embeddingBagSparseBackward is EmbeddingBagSparseBackward for the dtype of T.
-func embeddingBagSparseBackward[T floatNum](e *Engine, grad, indices, offsets, perSampleWeights *tensor.Tensor, rows int, o BagOptions) (*tensor.Sparse, error) {
+func embeddingBagSparseBackward[T floatNum](e *Engine, grad, indices, offsets,
+	perSampleWeights *tensor.Tensor, rows int, o BagOptions) (*tensor.Sparse, error) {
 	g, err := newBagGradients[T](e, grad, indices, offsets, perSampleWeights, rows, o)
 	if err != nil {
 		return nil, err
@@ -124,7 +129,8 @@ func embeddingBagSparseBackward[T floatNum](e *Engine, grad, indices, offsets, p
 // index, the inner product of its row of weight and the gradient of its bag. It is 0 for an index in
 // no bag. grad is the gradient of the result, with the dtype of weight. includeLastOffset is that of
 // BagOptions. The errors are those of EmbeddingBagBackward.
-func (e *Engine) EmbeddingBagWeightsBackward(ctx context.Context, grad, weight, indices, offsets *tensor.Tensor, includeLastOffset bool) (*tensor.Tensor, error) {
+func (e *Engine) EmbeddingBagWeightsBackward(ctx context.Context, grad, weight, indices,
+	offsets *tensor.Tensor, includeLastOffset bool) (*tensor.Tensor, error) {
 	if err := checkWeight(ctx, "embedding_bag", weight); err != nil {
 		return nil, err
 	}
@@ -147,7 +153,8 @@ func (e *Engine) EmbeddingBagWeightsBackward(ctx context.Context, grad, weight, 
 }
 
 // sampleWeightsBackward is EmbeddingBagWeightsBackward for the dtype of T.
-func sampleWeightsBackward[T floatNum](e *Engine, grad, weight, indices, offsets *tensor.Tensor, o BagOptions) (*tensor.Tensor, error) {
+func sampleWeightsBackward[T floatNum](e *Engine, grad, weight, indices, offsets *tensor.Tensor,
+	o BagOptions) (*tensor.Tensor, error) {
 	g, err := newBagGradients[T](e, grad, indices, offsets, nil, weight.Shape()[0], o)
 	if err != nil {
 		return nil, err

@@ -126,7 +126,8 @@ func (e *Engine) flatten(t *tensor.Tensor) (*tensor.Tensor, error) {
 		}
 		rows, step, _ = mergeDims(t.Shape()[:last], t.Strides()[:last])
 	}
-	return tensor.Strided(t.Storage(), t.DType(), []int{rows, t.Shape()[last]}, []int{step, t.Strides()[last]}, t.Offset())
+	shape, strides := []int{rows, t.Shape()[last]}, []int{step, t.Strides()[last]}
+	return tensor.Strided(t.Storage(), t.DType(), shape, strides, t.Offset())
 }
 
 // mergeDims returns the size and stride of one dimension that has the elements of all dimensions
@@ -256,7 +257,7 @@ func (e *Engine) cloneDistinct(t *tensor.Tensor) (*tensor.Tensor, error) {
 // elements of the memory of x and y.
 func batchLoops(batch []int, x, y *tensor.Tensor) []loopDim {
 	if len(batch) == 0 {
-		return []loopDim{{size: 1}}
+		return nil // a single pair
 	}
 	out := make([]loopDim, len(batch))
 	for i := range batch {
@@ -283,7 +284,8 @@ const blockWork = 1 << 24
 // multiplyPair sets to, m rows and n columns, to beta times itself plus the product of the matrix at
 // position x of a and the one at position y of b. beta is 0 or 1. If ctx ends, it returns its error
 // between two blocks of rows.
-func multiplyPair[T number](ctx context.Context, g Gemm, a, b gemmOperand[T], x, y, m, k, n, beta int, to []T) error {
+func multiplyPair[T number](ctx context.Context, g Gemm, a, b gemmOperand[T], x, y, m, k, n, beta int,
+	to []T) error {
 	step := 1
 	if !a.trans {
 		step = a.ld
@@ -293,7 +295,8 @@ func multiplyPair[T number](ctx context.Context, g Gemm, a, b gemmOperand[T], x,
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		gemm(g, a.trans, b.trans, min(rows, m-row), n, k, a.data[x+row*step:], a.ld, b.data[y:], b.ld, beta, to[row*n:])
+		gemm(g, a.trans, b.trans, min(rows, m-row), n, k, a.data[x+row*step:], a.ld, b.data[y:], b.ld,
+			beta, to[row*n:])
 	}
 	return nil
 }
@@ -301,7 +304,8 @@ func multiplyPair[T number](ctx context.Context, g Gemm, a, b gemmOperand[T], x,
 // gemm sets c, m rows and n columns without gaps, to beta times itself plus the product of a and b,
 // as Gemm describes; beta is 0 or 1. It calls g if g is not nil and T is float32 or float64.
 // Otherwise a and b must be contiguous and not transposed.
-func gemm[T number](g Gemm, transA, transB bool, m, n, k int, a []T, lda int, b []T, ldb, beta int, c []T) {
+func gemm[T number](g Gemm, transA, transB bool, m, n, k int, a []T, lda int, b []T, ldb int,
+	beta int, c []T) {
 	if g != nil {
 		switch a := any(a).(type) {
 		case []float32:

@@ -29,7 +29,8 @@ func (e *Engine) Linear(ctx context.Context, x, weight, bias *tensor.Tensor) (*t
 //
 // grad, x and weight must have the same dtype, F32 or F64. The error is a *ValueError if dtypes or
 // shapes do not fit, a *LimitError, the error of ctx, or one of package tensor.
-func (e *Engine) LinearBackward(ctx context.Context, grad, x, weight *tensor.Tensor, needs [3]bool) (gx, gw, gb *tensor.Tensor, err error) {
+func (e *Engine) LinearBackward(ctx context.Context, grad, x, weight *tensor.Tensor, needs [3]bool) (gx,
+	gw, gb *tensor.Tensor, err error) {
 	if err := checkLinearBackward(grad, x, weight); err != nil {
 		return nil, nil, nil, err
 	}

@@ -11,7 +11,8 @@ import (
 // dimension of the classes. x has the shape [C] or [N, C, ...] and the dtype F32 or F64; the other
 // arguments and results are those of NLLLoss. logSoftmax, a new contiguous tensor of the shape of x,
 // is the logarithm of the softmax, for CrossEntropyBackward. The errors are those of NLLLoss.
-func (e *Engine) CrossEntropy(ctx context.Context, x, target, weight *tensor.Tensor, o NLLOptions) (loss, logSoftmax, totalWeight *tensor.Tensor, err error) {
+func (e *Engine) CrossEntropy(ctx context.Context, x, target, weight *tensor.Tensor, o NLLOptions) (loss,
+	logSoftmax, totalWeight *tensor.Tensor, err error) {
 	if err := ctx.Err(); err != nil {
 		return nil, nil, nil, err
 	}
@@ -25,7 +26,8 @@ func (e *Engine) CrossEntropy(ctx context.Context, x, target, weight *tensor.Ten
 }
 
 // crossEntropy is CrossEntropy for the dtype of T.
-func crossEntropy[T floatNum](e *Engine, x, target, weight *tensor.Tensor, o NLLOptions) (loss, logSoftmax, totalWeight *tensor.Tensor, err error) {
+func crossEntropy[T floatNum](e *Engine, x, target, weight *tensor.Tensor, o NLLOptions) (loss,
+	logSoftmax, totalWeight *tensor.Tensor, err error) {
 	c, err := newClassTargets[T](e, x, target, weight, o)
 	if err != nil {
 		return nil, nil, nil, err
@@ -71,7 +73,8 @@ func logSoftmaxLines[T floatNum](to, x []T, size, step int) {
 // CrossEntropyBackward returns the gradient of x for a call of CrossEntropy with these arguments,
 // which returned logSoftmax and totalWeight. grad is the gradient of the loss. The result is a new
 // contiguous tensor of the shape of x. The errors are those of NLLLoss.
-func (e *Engine) CrossEntropyBackward(ctx context.Context, grad, logSoftmax, target, weight *tensor.Tensor, o NLLOptions, totalWeight *tensor.Tensor) (*tensor.Tensor, error) {
+func (e *Engine) CrossEntropyBackward(ctx context.Context, grad, logSoftmax, target,
+	weight *tensor.Tensor, o NLLOptions, totalWeight *tensor.Tensor) (*tensor.Tensor, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
@@ -87,7 +90,8 @@ func (e *Engine) CrossEntropyBackward(ctx context.Context, grad, logSoftmax, tar
 // crossEntropyBackward is CrossEntropyBackward for the dtype of T. The gradient of a target's class
 // is (p-1)·f and that of another class p·f, where p is the probability of the class and f the weight
 // of the target times the gradient of its loss.
-func crossEntropyBackward[T floatNum](e *Engine, grad, logSoftmax, target, weight *tensor.Tensor, o NLLOptions, totalWeight *tensor.Tensor) (*tensor.Tensor, error) {
+func crossEntropyBackward[T floatNum](e *Engine, grad, logSoftmax, target, weight *tensor.Tensor,
+	o NLLOptions, totalWeight *tensor.Tensor) (*tensor.Tensor, error) {
 	c, err := newClassTargets[T](e, logSoftmax, target, weight, o)
 	if err != nil {
 		return nil, err

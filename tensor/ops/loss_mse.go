@@ -107,7 +107,8 @@ func mseLoss[T floatNum](e *Engine, x, y *tensor.Tensor, r Reduction) (*tensor.T
 // grad, the gradient of the loss: each is a new contiguous tensor of the shape of x or y. A result
 // whose element of needs is false is nil. The errors are those of MSELoss, and a *ValueError if grad
 // has another dtype or another shape than the loss.
-func (e *Engine) MSELossBackward(ctx context.Context, grad, x, y *tensor.Tensor, r Reduction, needs [2]bool) (gx, gy *tensor.Tensor, err error) {
+func (e *Engine) MSELossBackward(ctx context.Context, grad, x, y *tensor.Tensor, r Reduction,
+	needs [2]bool) (gx, gy *tensor.Tensor, err error) {
 	if err := ctx.Err(); err != nil {
 		return nil, nil, err
 	}
@@ -124,7 +125,8 @@ func (e *Engine) MSELossBackward(ctx context.Context, grad, x, y *tensor.Tensor,
 }
 
 // mseLossBackward is MSELossBackward for the dtype of T.
-func mseLossBackward[T floatNum](e *Engine, grad, x, y *tensor.Tensor, r Reduction, needs [2]bool) (gx, gy *tensor.Tensor, err error) {
+func mseLossBackward[T floatNum](e *Engine, grad, x, y *tensor.Tensor, r Reduction, needs [2]bool) (gx,
+	gy *tensor.Tensor, err error) {
 	o, err := newMSEOperands[T](e, x, y)
 	if err != nil {
 		return nil, nil, err
@@ -161,7 +163,8 @@ func mseLossBackward[T floatNum](e *Engine, grad, x, y *tensor.Tensor, r Reducti
 // mseGradients returns the gradients of the squares: each for ReductionNone, with the tensor that
 // owns it, and otherwise all, the same for each square. The errors are those of packed and, for a
 // wrong shape, a *ValueError.
-func mseGradients[T floatNum](e *Engine, grad, x *tensor.Tensor, r Reduction, o *mseOperands[T]) (each []T, all T, owner *tensor.Tensor, err error) {
+func mseGradients[T floatNum](e *Engine, grad, x *tensor.Tensor, r Reduction,
+	o *mseOperands[T]) (each []T, all T, owner *tensor.Tensor, err error) {
 	if r == ReductionNone {
 		if err := checkGradShape("mse_loss", grad, o.shape); err != nil {
 			return nil, 0, nil, err

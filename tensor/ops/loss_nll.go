@@ -17,7 +17,8 @@ import (
 //
 // The error is a *ValueError if a shape, a dtype, an option or a target is invalid, a *LimitError,
 // the error of ctx, or one of package tensor.
-func (e *Engine) NLLLoss(ctx context.Context, logp, target, weight *tensor.Tensor, o NLLOptions) (loss, totalWeight *tensor.Tensor, err error) {
+func (e *Engine) NLLLoss(ctx context.Context, logp, target, weight *tensor.Tensor, o NLLOptions) (loss,
+	totalWeight *tensor.Tensor, err error) {
 	if err := ctx.Err(); err != nil {
 		return nil, nil, err
 	}
@@ -31,7 +32,8 @@ func (e *Engine) NLLLoss(ctx context.Context, logp, target, weight *tensor.Tenso
 }
 
 // nllLoss is NLLLoss for the dtype of T.
-func nllLoss[T floatNum](e *Engine, logp, target, weight *tensor.Tensor, o NLLOptions) (loss, totalWeight *tensor.Tensor, err error) {
+func nllLoss[T floatNum](e *Engine, logp, target, weight *tensor.Tensor, o NLLOptions) (loss,
+	totalWeight *tensor.Tensor, err error) {
 	c, err := newClassTargets[T](e, logp, target, weight, o)
 	if err != nil {
 		return nil, nil, err
@@ -49,7 +51,8 @@ func nllLoss[T floatNum](e *Engine, logp, target, weight *tensor.Tensor, o NLLOp
 
 // loss returns the losses of NLLLoss, given the elements of logp and the shape of the targets. The
 // sums are computed in float64. The errors are those of newTensor.
-func (c *classTargets[T]) loss(e *Engine, logp []T, shape []int, r Reduction) (loss, totalWeight *tensor.Tensor, err error) {
+func (c *classTargets[T]) loss(e *Engine, logp []T, shape []int, r Reduction) (loss,
+	totalWeight *tensor.Tensor, err error) {
 	var each []T
 	if r == ReductionNone {
 		if loss, each, err = newTensor[T](e, shape...); err != nil {
@@ -85,7 +88,8 @@ func (c *classTargets[T]) loss(e *Engine, logp []T, shape []int, r Reduction) (l
 // NLLLossBackward returns the gradient of logp for a call of NLLLoss with these arguments, which
 // returned totalWeight. grad is the gradient of the loss. The result is a new contiguous tensor of
 // the shape of logp, whose elements it does not use. The errors are those of NLLLoss.
-func (e *Engine) NLLLossBackward(ctx context.Context, grad, logp, target, weight *tensor.Tensor, o NLLOptions, totalWeight *tensor.Tensor) (*tensor.Tensor, error) {
+func (e *Engine) NLLLossBackward(ctx context.Context, grad, logp, target, weight *tensor.Tensor,
+	o NLLOptions, totalWeight *tensor.Tensor) (*tensor.Tensor, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
@@ -99,7 +103,8 @@ func (e *Engine) NLLLossBackward(ctx context.Context, grad, logp, target, weight
 }
 
 // nllLossBackward is NLLLossBackward for the dtype of T.
-func nllLossBackward[T floatNum](e *Engine, grad, logp, target, weight *tensor.Tensor, o NLLOptions, totalWeight *tensor.Tensor) (*tensor.Tensor, error) {
+func nllLossBackward[T floatNum](e *Engine, grad, logp, target, weight *tensor.Tensor, o NLLOptions,
+	totalWeight *tensor.Tensor) (*tensor.Tensor, error) {
 	c, err := newClassTargets[T](e, logp, target, weight, o)
 	if err != nil {
 		return nil, err
@@ -133,7 +138,8 @@ type lossGradients[T floatNum] struct {
 // gradient of the loss of the operator name that has reduced them by r, and totalWeight, as NLLLoss
 // returned it. x is the input, whose dtype is that of T. The error is a *ValueError if a shape or a
 // dtype is wrong, a *LimitError, or one of package tensor.
-func newLossGradients[T floatNum](e *Engine, name string, grad, x *tensor.Tensor, shape []int, r Reduction, totalWeight *tensor.Tensor) (g lossGradients[T], err error) {
+func newLossGradients[T floatNum](e *Engine, name string, grad, x *tensor.Tensor, shape []int,
+	r Reduction, totalWeight *tensor.Tensor) (g lossGradients[T], err error) {
 	if err := sameDType(x, grad); err != nil {
 		return g, err
 	}

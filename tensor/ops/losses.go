@@ -50,7 +50,8 @@ type classTargets[T floatNum] struct {
 // target is of I64 and has the shape of x without C; weight is nil or has the shape [C] and the
 // dtype of x. The error is a *ValueError if an argument is invalid, a *LimitError, or an error of
 // package tensor.
-func newClassTargets[T floatNum](e *Engine, x, target, weight *tensor.Tensor, o NLLOptions) (*classTargets[T], error) {
+func newClassTargets[T floatNum](e *Engine, x, target, weight *tensor.Tensor,
+	o NLLOptions) (*classTargets[T], error) {
 	if err := checkReduction(o.Reduction); err != nil {
 		return nil, err
 	}
@@ -73,8 +74,8 @@ func newClassTargets[T floatNum](e *Engine, x, target, weight *tensor.Tensor, o 
 	var err error
 	if weight != nil {
 		if weight.Rank() != 1 || weight.Shape()[0] != c.classes {
-			return nil, valueErrorf("weight tensor should be defined either for all %d classes or no classes but got weight tensor of shape: %s",
-				c.classes, sizes(weight.Shape()))
+			return nil, valueErrorf("weight tensor should be defined either for all %d classes or no classes "+
+				"but got weight tensor of shape: %s", c.classes, sizes(weight.Shape()))
 		}
 		if err := sameDType(x, weight); err != nil {
 			return nil, err

@@ -7,9 +7,10 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/tensor"
 )
 
-// MatMul returns the product of x and y in new memory, on their device. Each is a vector, or has matrices in its
-// last two dimensions; the dimensions before these are broadcast. A vector x counts as a matrix
-// with one row and a vector y as one with one column; that dimension is removed from the result.
+// MatMul returns the product of x and y in new memory, on their device. Each is a vector, or has
+// matrices in its last two dimensions; the dimensions before these are broadcast. A vector x counts
+// as a matrix with one row and a vector y as one with one column; that dimension is removed from the
+// result.
 //
 // x and y must have the same dtype, any but Bool. F16 and BF16 are computed as F32. The error is a
 // *ValueError if a rank is 0, the dtypes differ or are Bool, or the matrices do not fit, a
@@ -41,8 +42,8 @@ func (e *Engine) Bmm(ctx context.Context, x, y *tensor.Tensor) (*tensor.Tensor, 
 	case y.Rank() != 3:
 		return nil, valueErrorf("batch2 must be a 3D tensor")
 	case x.Shape()[0] != y.Shape()[0]:
-		return nil, valueErrorf("Expected size for first two dimensions of batch2 tensor to be: [%d, %d] but got: [%d, %d].",
-			x.Shape()[0], x.Shape()[2], y.Shape()[0], y.Shape()[1])
+		return nil, valueErrorf("Expected size for first two dimensions of batch2 tensor to be: [%d, %d]"+
+			" but got: [%d, %d].", x.Shape()[0], x.Shape()[2], y.Shape()[0], y.Shape()[1])
 	}
 	return e.product(ctx, x, y, nil)
 }
@@ -71,7 +72,8 @@ func (e *Engine) Dot(ctx context.Context, x, y *tensor.Tensor) (*tensor.Tensor, 
 // *ValueError if the bias has another dtype or more dimensions than the result.
 func (e *Engine) product(ctx context.Context, x, y, bias *tensor.Tensor) (*tensor.Tensor, error) {
 	if x.Rank() == 0 || y.Rank() == 0 {
-		return nil, valueErrorf("both arguments to matmul need to be at least 1D, but they are %dD and %dD", x.Rank(), y.Rank())
+		return nil, valueErrorf("both arguments to matmul need to be at least 1D, but they are %dD and %dD",
+			x.Rank(), y.Rank())
 	}
 	if err := sameDType(x, y); err != nil {
 		return nil, err
@@ -117,7 +119,8 @@ func (e *Engine) product(ctx context.Context, x, y, bias *tensor.Tensor) (*tenso
 }
 
 // deviceProduct is product for x and y on the device of k. The errors are those of product and of k.
-func (e *Engine) deviceProduct(ctx context.Context, k Kernels, x, y, bias *tensor.Tensor) (*tensor.Tensor, error) {
+func (e *Engine) deviceProduct(ctx context.Context, k Kernels, x, y,
+	bias *tensor.Tensor) (*tensor.Tensor, error) {
 	shape, batch, _, _, _, err := productShape(x.Shape(), y.Shape())
 	if err != nil {
 		return nil, err
@@ -171,7 +174,8 @@ func productShape(xs, ys []int) (shape, batch []int, m, k, n int, err error) {
 		n, ys = ys[len(ys)-1], ys[:len(ys)-1]
 	}
 	if rows := ys[len(ys)-1]; rows != k {
-		return nil, nil, 0, 0, 0, valueErrorf("mat1 and mat2 shapes cannot be multiplied (%dx%d and %dx%d)", m, k, rows, n)
+		return nil, nil, 0, 0, 0, valueErrorf("mat1 and mat2 shapes cannot be multiplied (%dx%d and %dx%d)",
+			m, k, rows, n)
 	}
 	if batch, err = broadcast(xs, ys[:len(ys)-1]); err != nil {
 		return nil, nil, 0, 0, 0, err
@@ -201,7 +205,8 @@ func checkBias(shape, bias []int) error {
 
 // multiplyHalf is product for tensors of F16 or BF16, the dtype of H: it converts the operands to
 // F32, multiplies them, and rounds the result by round.
-func multiplyHalf[H halfNum](ctx context.Context, e *Engine, x, y, bias *tensor.Tensor, round func(float32) H) (*tensor.Tensor, error) {
+func multiplyHalf[H halfNum](ctx context.Context, e *Engine, x, y, bias *tensor.Tensor,
+	round func(float32) H) (*tensor.Tensor, error) {
 	x, err := widen[H](e, x)
 	if err != nil {
 		return nil, err

@@ -114,7 +114,8 @@ func (e *Engine) multiplyChain(ctx context.Context, factors []*tensor.Tensor) (*
 
 // multiplyOrdered returns the product of the factors from first to last, multiplied in the order
 // that splits gives, or the only factor itself. The errors are those of product.
-func (e *Engine) multiplyOrdered(ctx context.Context, factors []*tensor.Tensor, splits [][]int, first, last int) (*tensor.Tensor, error) {
+func (e *Engine) multiplyOrdered(ctx context.Context, factors []*tensor.Tensor, splits [][]int, first,
+	last int) (*tensor.Tensor, error) {
 	if first == last {
 		return factors[first], nil
 	}
