@@ -23,8 +23,8 @@ type Extension interface {
 
 	// Configure adds to c what the extension needs: functions, handlers, interceptors, types. Join
 	// calls it for the extensions in their order, before it opens anything. c has its defaults, and
-	// is a copy whose Funcs, Handlers and Interceptors may be changed; the Registry is that of the
-	// application. If Configure fails, Join fails with the same error.
+	// is a copy whose Funcs, Handlers, Interceptors and Operators may be changed; the Registry is
+	// that of the application. If Configure fails, Join fails with the same error.
 	Configure(c *Config) error
 
 	// Start is called, for the extensions in their order, when the worker has joined its group and

@@ -240,15 +240,18 @@ func (s *Schema) match(args []Value, named map[string]Value, tensorlike func(Val
 
 // convert returns v in the form that a kernel gets for a parameter of type t, and true. If v does
 // not have that type, ok is false and out must not be used. A nil v has the type if t is optional.
-// tensorlike reports whether a value of a type unknown to this package is accepted as a tensor; nil
-// accepts none. Slices and tensors are not copied, except an []int, which becomes an []int64.
+// tensorlike reports whether a value of a type unknown to this package is accepted as a tensor, or as a
+// list of tensors; nil accepts none. Slices and tensors are not copied, except an []int, which becomes an []int64.
 func (t Type) convert(v Value, tensorlike func(Value) bool) (out Value, ok bool) {
 	v = normalize(v)
 	if v == nil {
 		return nil, t.Optional
 	}
 	if t.List {
-		return t.list(v)
+		if out, ok = t.list(v); ok {
+			return out, true
+		}
+		return v, t.Kind == Tensor && tensorlike != nil && tensorlike(v)
 	}
 	switch v := v.(type) {
 	case *tensor.Tensor, *tensor.Sparse:

@@ -20,8 +20,8 @@ type Operator struct {
 	Kernel Kernel
 
 	// Tensorlike reports which values other than tensors the kernel accepts for arguments of
-	// type Tensor, for example variables of an autograd. Nil stands for none. Elements of
-	// lists are always tensors.
+	// type Tensor, and which other than lists of tensors for those of type Tensor[], for example
+	// the variables of package autograd. Nil stands for none.
 	Tensorlike func(Value) bool
 
 	// Short is set if the kernel never blocks and its work is bounded by the number of

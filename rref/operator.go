@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 
 	"github.com/tensorpipe-go/tensorpipe/agent"
 	"github.com/tensorpipe-go/tensorpipe/aten"
@@ -51,7 +52,7 @@ func (o Operator[R]) Remote(ctx context.Context, f *Ref[*tensor.Tensor], args ..
 
 // openOperator is callHandler.open for operators.
 func (r *Refs) openOperator(q *agent.Request, _ string) (methodTask, error) {
-	t := &boundOperator{table: r.operators, name: q.Name()}
+	t := &boundOperator{table: r.config.Operators, name: q.Name()}
 	return t, q.Decode(&t.args)
 }
 
@@ -63,13 +64,13 @@ type boundOperator struct {
 }
 
 func (t *boundOperator) call(ctx context.Context, ptr any) (any, error) {
-	first, ok := ptr.(**tensor.Tensor)
-	if !ok {
-		return nil, fmt.Errorf("%w: the operator %s is called on a value that is not a tensor", ErrType, t.name)
-	}
-	op, args, err := t.table.Resolve(t.name, append([]any{*first}, t.args.Args...), t.args.Named)
+	first := reflect.ValueOf(ptr).Elem().Interface()
+	op, args, err := t.table.Resolve(t.name, append([]any{first}, t.args.Args...), t.args.Named)
 	if _, unknown := errors.AsType[*aten.UnknownError](err); unknown {
 		return nil, fmt.Errorf("%w: %w", agent.ErrNoFunction, err)
+	}
+	if _, isTensor := first.(*tensor.Tensor); err != nil && !isTensor {
+		return nil, fmt.Errorf("%w: the operator %s is called on a value of type %T: %w", ErrType, t.name, first, err)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", agent.ErrArguments, err)

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/tensorpipe-go/tensorpipe/agent"
-	"github.com/tensorpipe-go/tensorpipe/aten"
 )
 
 // Options configures the references of a worker. Zero fields stand for the defaults.
@@ -40,11 +39,11 @@ type Options struct {
 
 // Refs adds remote references to an agent: list it in agent.Config.Extensions. It serves one agent.
 type Refs struct {
-	options   Options
-	agent     *agent.Agent
-	self      worker
-	log       logger
-	operators *aten.Table
+	options Options
+	agent   *agent.Agent
+	self    worker
+	log     logger
+	config  *agent.Config
 
 	mu       sync.Mutex
 	closed   bool
@@ -130,7 +129,7 @@ func (r *Refs) Configure(c *agent.Config) error {
 	if r.log != nil {
 		return fmt.Errorf("%w: a Refs serves one agent", agent.ErrConfig)
 	}
-	r.log, r.operators = c.Logger.With("worker", c.Name), c.Operators
+	r.log, r.config = c.Logger.With("worker", c.Name), c
 	for typ, h := range r.handlers() {
 		if _, taken := c.Handlers[typ]; taken {
 			return fmt.Errorf("%w: handler of type %s: it belongs to package rref", agent.ErrConfig, typ)

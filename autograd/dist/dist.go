@@ -12,6 +12,7 @@ import (
 
 	"github.com/tensorpipe-go/tensorpipe/agent"
 	"github.com/tensorpipe-go/tensorpipe/agent/codec"
+	"github.com/tensorpipe-go/tensorpipe/autograd"
 	"github.com/tensorpipe-go/tensorpipe/tensor/ops"
 )
 
@@ -117,18 +118,23 @@ func (g *Autograd) Configure(c *agent.Config) error {
 			return err
 		}
 	}
-	for name, sample := range map[string]any{"dist.NodeError": &NodeError{}, "dist.SGD": SGD{}, "dist.Adam": Adam{}, "dist.Adagrad": Adagrad{}} {
+	if err := codec.Hook(c.Registry, "autograd.Variable", encodeVariable, decodeVariable); err != nil {
+		return err
+	}
+	for name, sample := range map[string]any{"dist.NodeError": &NodeError{}, "dist.SGD": SGD{}, "dist.Adam": Adam{}, "dist.Adagrad": Adagrad{}, "autograd.Variables": []*autograd.Variable(nil)} {
 		if err := c.Registry.Register(name, sample); err != nil {
 			return err
 		}
 	}
+	operators, err := differentiable(c.Operators)
+	if err != nil {
+		return err
+	}
+	c.Operators = operators
 	if err := addMethods(c); err != nil {
 		return err
 	}
 	c.Funcs = append(c.Funcs, newStepper.Serve(makeStepper))
-	if err := codec.Hook(c.Registry, "autograd.Variable", encodeVariable, decodeVariable); err != nil {
-		return err
-	}
 	c.Interceptors = append(c.Interceptors, agent.Interceptor{
 		Encoding: g.encoding, Encoded: g.encoded, Received: g.received, Decoded: g.decoded,
 	})

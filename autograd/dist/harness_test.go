@@ -113,15 +113,19 @@ func (g *group) requireEmpty() {
 type pair struct{ X, Y *autograd.Variable }
 
 var (
-	add      = agent.NewFunc[pair, *autograd.Variable]("test.add")
-	mul      = agent.NewFunc[pair, *autograd.Variable]("test.mul")
-	first    = agent.NewFunc[pair, *autograd.Variable]("test.first")
-	ones     = agent.NewFunc[int, *autograd.Variable]("test.ones")
-	relay    = agent.NewFunc[viaArgs, *autograd.Variable]("test.relay")
-	failing  = agent.NewFunc[pair, *autograd.Variable]("test.failing")
-	ignoring = agent.NewFunc[pair, int]("test.ignoring")
-	broken   = agent.NewFunc[*autograd.Variable, *autograd.Variable]("test.broken")
+	add          = agent.NewFunc[pair, *autograd.Variable]("test.add")
+	mul          = agent.NewFunc[pair, *autograd.Variable]("test.mul")
+	first        = agent.NewFunc[pair, *autograd.Variable]("test.first")
+	ones         = agent.NewFunc[int, *autograd.Variable]("test.ones")
+	relay        = agent.NewFunc[viaArgs, *autograd.Variable]("test.relay")
+	failing      = agent.NewFunc[pair, *autograd.Variable]("test.failing")
+	ignoring     = agent.NewFunc[pair, int]("test.ignoring")
+	total        = agent.NewFunc[*autograd.Variable, *autograd.Variable]("test.total")
+	newParameter = agent.NewFunc[float32, *autograd.Variable]("test.newParameter")
+	broken       = agent.NewFunc[*autograd.Variable, *autograd.Variable]("test.broken")
 )
+
+var mulMethod = rref.NewMethod[*autograd.Variable, *autograd.Variable, *autograd.Variable]("Mul")
 
 // viaArgs is a call that each worker on the path passes on to the next; the last one multiplies.
 type viaArgs struct {
@@ -142,6 +146,10 @@ func functions() agent.Funcs {
 			return relay.Call(ctx, agent.FromContext(ctx), agent.To(v.Path[0]), viaArgs{v.Path[1:], v.Args})
 		}),
 		failing.Serve(func(context.Context, pair) (*autograd.Variable, error) { return nil, errWhy }),
+		total.Serve(func(ctx context.Context, x *autograd.Variable) (*autograd.Variable, error) {
+			return autograd.Sum(ctx, x)
+		}),
+		newParameter.Serve(func(_ context.Context, v float32) (*autograd.Variable, error) { return parameter(v, 2), nil }),
 		ignoring.Serve(func(context.Context, pair) (int, error) { return 1, nil }),
 		broken.Serve(func(ctx context.Context, x *autograd.Variable) (*autograd.Variable, error) { return breaking(ctx, x) }),
 	}
@@ -160,7 +168,11 @@ func breaking(ctx context.Context, x *autograd.Variable) (*autograd.Variable, er
 	return out[0], nil
 }
 
-func methods() rref.Methods { return nil }
+func methods() rref.Methods {
+	return rref.Methods{mulMethod.Serve(func(x *autograd.Variable, ctx context.Context, y *autograd.Variable) (*autograd.Variable, error) {
+		return autograd.Mul(ctx, x, y)
+	})}
+}
 
 // constant returns a Variable of float32 elements of this value.
 func constant(value float32, shape ...int) *autograd.Variable {
