@@ -18,15 +18,14 @@
 //
 // # Kernels
 //
-// The kernels of this package do not modify their arguments. A result is new memory on the Go
-// heap, unless the schema has Tensor(a): it may then be a view of the argument, or the argument
-// itself. The same holds for aten::to_dense of a dense tensor. Arguments may have any strides and
-// may be read-only; they must be on the host. If arguments of arithmetic have different dtypes, the
-// result has the dtype that PyTorch gives it with float32 as the default dtype. Half precision is
-// converted to float32 for the computation; aten::sum and aten::mean add floats in float64.
+// The kernels are those of package tensor/ops, computed by the engine that [Builtin] takes. They
+// do not modify their arguments. A result is new memory of the engine, unless the schema has
+// Tensor(a): it may then be a view of the argument, or the argument itself. The same holds for
+// aten::to_dense of a dense tensor. A program that knows its operators when it is compiled calls the
+// typed methods of [ops.Engine] instead.
 //
-// Kernels do not trust sizes, see [Limits]. For arbitrary arguments they return a result or an
-// error with the name of the operator.
+// Kernels do not trust sizes, see [ops.Engine]. For arbitrary arguments they return a result or a
+// [*KernelError] with the name of the operator.
 //
 // # Concurrency
 //

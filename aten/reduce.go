@@ -8,11 +8,12 @@ import (
 )
 
 // reducer is an operator of an engine that reduces dimensions.
-type reducer func(e *ops.Engine, ctx context.Context, x *tensor.Tensor, dims []int, keepDim bool, d tensor.DType) (*tensor.Tensor, error)
+type reducer func(e *ops.Engine, ctx context.Context, x *tensor.Tensor, dims []int, keepDim bool,
+	d tensor.DType) (*tensor.Tensor, error)
 
 // reduction returns the kernel that calls f with argument 0. If overDims is true, the dimensions are
-// argument 1, where nil and an empty list stand for all, and argument 2 says whether the result
-// keeps them. If it is false, the operator does not have these arguments. The next argument is the
+// argument 1, where nil and an empty list stand for all, and the result keeps them if argument
+// 2 is true. If it is false, the operator does not have these arguments. The next argument is the
 // dtype, or nil.
 func reduction(f reducer, overDims bool) kernel {
 	return dense(func(c *call) (*tensor.Tensor, error) {
@@ -30,7 +31,8 @@ func reduction(f reducer, overDims bool) kernel {
 }
 
 // extremes is an operator of an engine that finds the largest or smallest elements along a dimension.
-type extremes func(e *ops.Engine, ctx context.Context, x *tensor.Tensor, dim int, keepDim bool) (values, indices *tensor.Tensor, err error)
+type extremes func(e *ops.Engine, ctx context.Context, x *tensor.Tensor, dim int,
+	keepDim bool) (values, indices *tensor.Tensor, err error)
 
 // extremesOfDim returns the kernel of aten::max.dim or aten::min.dim, which has two results.
 func extremesOfDim(f extremes) kernel {
@@ -45,7 +47,8 @@ func extremesOfDim(f extremes) kernel {
 
 // indexOf returns the kernel of aten::argmax or aten::argmin: it calls ofAll if argument 1, the
 // dimension, is nil, and otherwise ofDim.
-func indexOf(ofAll func(*ops.Engine, context.Context, *tensor.Tensor, bool) (*tensor.Tensor, error), ofDim extremes) kernel {
+func indexOf(ofAll func(*ops.Engine, context.Context, *tensor.Tensor, bool) (*tensor.Tensor, error),
+	ofDim extremes) kernel {
 	return dense(func(c *call) (*tensor.Tensor, error) {
 		if !c.given(1) {
 			return ofAll(c.engine, c.ctx, c.tensor(0), c.bool(2))

@@ -70,7 +70,8 @@ func (y secondOperand) resultType(x *tensor.Tensor) tensor.DType {
 }
 
 // addition returns x+alpha*y or x-alpha*y, as op selects.
-func (e *Engine) addition(ctx context.Context, op opcode, x *tensor.Tensor, y secondOperand, alpha Number) (*tensor.Tensor, error) {
+func (e *Engine) addition(ctx context.Context, op opcode, x *tensor.Tensor, y secondOperand,
+	alpha Number) (*tensor.Tensor, error) {
 	d := y.resultType(x)
 	if err := checkSum(op, x, y, alpha, d); err != nil {
 		return nil, err
@@ -108,7 +109,8 @@ func checkAlpha(alpha Number, d tensor.DType) error {
 // binary casts x and y to dtype d and applies op, one of opAdd to opDiv, to their elements, with
 // broadcasting. With opAdd and opSub, y is multiplied by alpha. The result is a new tensor of dtype
 // d, which must not be an integer dtype for opDiv.
-func (e *Engine) binary(ctx context.Context, op opcode, x *tensor.Tensor, y secondOperand, d tensor.DType, alpha Number) (*tensor.Tensor, error) {
+func (e *Engine) binary(ctx context.Context, op opcode, x *tensor.Tensor, y secondOperand,
+	d tensor.DType, alpha Number) (*tensor.Tensor, error) {
 	if x.DType() == d && (d == tensor.F32 || d == tensor.F64) {
 		if out, err := e.alike(op, x, y, alpha); out != nil || err != nil {
 			return out, err
@@ -169,7 +171,8 @@ func (e *Engine) alike(op opcode, x *tensor.Tensor, y secondOperand, alpha Numbe
 }
 
 // combineAlike is alike for elements of type T.
-func combineAlike[T floatNum](e *Engine, op opcode, x *tensor.Tensor, y secondOperand, alpha Number) (*tensor.Tensor, error) {
+func combineAlike[T floatNum](e *Engine, op opcode, x *tensor.Tensor, y secondOperand,
+	alpha Number) (*tensor.Tensor, error) {
 	a, err := tensor.Data[T](x)
 	if err != nil {
 		return nil, nil // binary handles it, or returns the error
@@ -238,7 +241,8 @@ func numberAs[T number](n Number, d tensor.DType) (v T) {
 // returns the tensor. T must be the Go type of the dtype of x and y; a number is cast to d first.
 // The error is a *SizeError if the shapes cannot be broadcast, a *LimitError, or an error of package
 // tensor.
-func combine[T number, R tensor.Element](e *Engine, f row[T, R], op opcode, x *tensor.Tensor, y secondOperand, d tensor.DType, alpha Number) (*tensor.Tensor, error) {
+func combine[T number, R tensor.Element](e *Engine, f row[T, R], op opcode, x *tensor.Tensor,
+	y secondOperand, d tensor.DType, alpha Number) (*tensor.Tensor, error) {
 	shape := x.Shape()
 	if y.tensor != nil {
 		var err error
@@ -259,7 +263,8 @@ func combine[T number, R tensor.Element](e *Engine, f row[T, R], op opcode, x *t
 // combineInto sets the elements of out, whose memory is to, to the results of f for the elements of
 // x and y, which are broadcast to the shape of out. Neighbours in the innermost dimension of out
 // must be adjacent. T must be the Go type of the dtype of x and y; a number is cast to d first.
-func combineInto[T number, R tensor.Element](e *Engine, f row[T, R], op operation[T], out *tensor.Tensor, to []R, x *tensor.Tensor, y secondOperand, d tensor.DType) error {
+func combineInto[T number, R tensor.Element](e *Engine, f row[T, R], op operation[T],
+	out *tensor.Tensor, to []R, x *tensor.Tensor, y secondOperand, d tensor.DType) error {
 	if len(to) == 0 {
 		return nil
 	}

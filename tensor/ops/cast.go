@@ -114,7 +114,8 @@ func castReal[T realNum](e *Engine, t *tensor.Tensor) (*tensor.Tensor, error) {
 // be the Go type of the dtype of t. f gets all elements at once, in row-major order, and must set
 // all of out, which is as long as x, without modifying x. The error is a *LimitError or an error of
 // package tensor.
-func mapped[S, T tensor.Element](e *Engine, t *tensor.Tensor, f func(out []T, x []S)) (*tensor.Tensor, error) {
+func mapped[S, T tensor.Element](e *Engine, t *tensor.Tensor, f func(out []T, x []S)) (*tensor.Tensor,
+	error) {
 	out, to, err := newTensor[T](e, t.Shape()...)
 	if err != nil {
 		return nil, err
@@ -158,7 +159,8 @@ func convertBFloat16s[T realNum](out []T, x []tensor.BFloat16) {
 // castHalf returns a new tensor with the elements of t, which may have any dtype. It casts them to
 // float32 and converts these to a half-precision type with round. The error is a *LimitError or an
 // error of package tensor.
-func castHalf[T tensor.Element](e *Engine, t *tensor.Tensor, round func(out []T, x []float32)) (*tensor.Tensor, error) {
+func castHalf[T tensor.Element](e *Engine, t *tensor.Tensor,
+	round func(out []T, x []float32)) (*tensor.Tensor, error) {
 	t, err := e.cast(t, tensor.F32)
 	if err != nil {
 		return nil, err

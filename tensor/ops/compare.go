@@ -32,12 +32,14 @@ func (e *Engine) Compare(_ context.Context, op Comparison, x, y *tensor.Tensor) 
 }
 
 // CompareNumber compares the elements of x with n, as Compare does.
-func (e *Engine) CompareNumber(_ context.Context, op Comparison, x *tensor.Tensor, n Number) (*tensor.Tensor, error) {
+func (e *Engine) CompareNumber(_ context.Context, op Comparison, x *tensor.Tensor,
+	n Number) (*tensor.Tensor, error) {
 	return e.compare(op, x, secondOperand{number: n}, NumberResultType(x.DType(), n))
 }
 
 // compare casts x and y to d and compares their elements.
-func (e *Engine) compare(c Comparison, x *tensor.Tensor, y secondOperand, d tensor.DType) (*tensor.Tensor, error) {
+func (e *Engine) compare(c Comparison, x *tensor.Tensor, y secondOperand,
+	d tensor.DType) (*tensor.Tensor, error) {
 	if c > Ge {
 		return nil, valueErrorf("there is no comparison %d", c)
 	}
@@ -181,12 +183,14 @@ func (e *Engine) allTrue(t *tensor.Tensor) (bool, error) {
 // and otherwise NaN is close to nothing. The error is a *ValueError if the dtypes differ or a
 // tolerance is negative or NaN, a *SizeError if the shapes cannot be broadcast, a *LimitError, or an
 // error of package tensor.
-func (e *Engine) AllClose(_ context.Context, x, y *tensor.Tensor, rtol, atol float64, equalNaN bool) (bool, error) {
+func (e *Engine) AllClose(_ context.Context, x, y *tensor.Tensor, rtol, atol float64,
+	equalNaN bool) (bool, error) {
 	if x.DType() != y.DType() {
 		return false, valueErrorf("%s did not match %s", torchNames[x.DType()], torchNames[y.DType()])
 	}
 	if !(rtol >= 0) || !(atol >= 0) {
-		return false, valueErrorf("rtol and atol must be greater than or equal to zero, but got %v and %v", rtol, atol)
+		return false, valueErrorf("rtol and atol must be greater than or equal to zero, but got %v and %v",
+			rtol, atol)
 	}
 	x, err := e.cast(x, tensor.C128)
 	if err != nil {

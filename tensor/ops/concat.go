@@ -84,7 +84,8 @@ func concatShape(parts []*tensor.Tensor, dim int) ([]int, error) {
 		}
 		for j, size := range t.Shape() {
 			if j != dim && size != shape[j] {
-				return nil, valueErrorf("Sizes of tensors must match except in dimension %d. Expected size %d but got size %d for tensor number %d in the list.", dim, shape[j], size, i)
+				return nil, valueErrorf("Sizes of tensors must match except in dimension %d. Expected size %d but got size %d for tensor number %d in the list.",
+					dim, shape[j], size, i)
 			}
 		}
 		if size := t.Shape()[dim]; size > math.MaxInt-total {
@@ -112,7 +113,8 @@ func (e *Engine) Stack(_ context.Context, xs []*tensor.Tensor, dim int) (*tensor
 	parts := make([]*tensor.Tensor, len(xs))
 	for i, t := range xs {
 		if !slices.Equal(t.Shape(), first.Shape()) {
-			return nil, valueErrorf("stack expects each tensor to be equal size, but got %s at entry 0 and %s at entry %d", sizes(first.Shape()), sizes(t.Shape()), i)
+			return nil, valueErrorf("stack expects each tensor to be equal size, but got %s at entry 0 and %s at entry %d",
+				sizes(first.Shape()), sizes(t.Shape()), i)
 		}
 		if parts[i], err = t.Unsqueeze(dim); err != nil {
 			return nil, err
@@ -141,7 +143,8 @@ func (e *Engine) Split(_ context.Context, x *tensor.Tensor, size, dim int) ([]*t
 	case size < 0:
 		return nil, valueErrorf("split expects split_size be non-negative, but got split_size=%d", size)
 	case size == 0 && total > 0:
-		return nil, valueErrorf("split_size can only be 0 if dimension size is 0, but got dimension size of %d", total)
+		return nil, valueErrorf("split_size can only be 0 if dimension size is 0, but got dimension size of %d",
+			total)
 	case total == 0:
 		return []*tensor.Tensor{x}, nil
 	}

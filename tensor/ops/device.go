@@ -43,7 +43,8 @@ func checkDeviceDType(d tensor.DType, tensors ...*tensor.Tensor) error {
 }
 
 // deviceEmpty returns a new tensor with undefined contents on the device of like.
-func (e *Engine) deviceEmpty(ctx context.Context, k Kernels, like *tensor.Tensor, shape []int) (*tensor.Tensor, error) {
+func (e *Engine) deviceEmpty(ctx context.Context, k Kernels, like *tensor.Tensor,
+	shape []int) (*tensor.Tensor, error) {
 	if err := e.checkSize(like.DType(), shape); err != nil {
 		return nil, err
 	}
@@ -51,7 +52,8 @@ func (e *Engine) deviceEmpty(ctx context.Context, k Kernels, like *tensor.Tensor
 }
 
 // deviceBinary is binary for tensors on the device of k.
-func (e *Engine) deviceBinary(ctx context.Context, k Kernels, op opcode, x *tensor.Tensor, y secondOperand, d tensor.DType, alpha Number) (*tensor.Tensor, error) {
+func (e *Engine) deviceBinary(ctx context.Context, k Kernels, op opcode, x *tensor.Tensor,
+	y secondOperand, d tensor.DType, alpha Number) (*tensor.Tensor, error) {
 	if err := checkDeviceDType(d, x, y.tensor); err != nil {
 		return nil, err
 	}
@@ -71,7 +73,8 @@ func (e *Engine) deviceBinary(ctx context.Context, k Kernels, op opcode, x *tens
 
 // deviceCombine sets out to the results of op, one of opAdd to opDiv, for the elements of x and y,
 // which are broadcast to the shape of out. x may be out.
-func (e *Engine) deviceCombine(ctx context.Context, k Kernels, op opcode, out, x *tensor.Tensor, y secondOperand, alpha Number) error {
+func (e *Engine) deviceCombine(ctx context.Context, k Kernels, op opcode, out, x *tensor.Tensor,
+	y secondOperand, alpha Number) error {
 	x, err := expandTo(x, out.Shape())
 	if err != nil {
 		return err
@@ -110,7 +113,8 @@ func expandTo(t *tensor.Tensor, shape []int) (*tensor.Tensor, error) {
 
 // deviceNumber returns n as a new tensor without dimensions, with the dtype of like and on its
 // device.
-func (e *Engine) deviceNumber(ctx context.Context, k Kernels, like *tensor.Tensor, n Number) (*tensor.Tensor, error) {
+func (e *Engine) deviceNumber(ctx context.Context, k Kernels, like *tensor.Tensor,
+	n Number) (*tensor.Tensor, error) {
 	t, err := k.Alloc(ctx, like.Device(), like.DType())
 	if err != nil {
 		return nil, err
@@ -120,7 +124,11 @@ func (e *Engine) deviceNumber(ctx context.Context, k Kernels, like *tensor.Tenso
 
 // deviceSum returns the sums of x over dims, sorted numbers from 0, as a new tensor on the device of
 // k. The tensor keeps these dimensions with size 1 if keep is true.
-func (e *Engine) deviceSum(ctx context.Context, k Kernels, x *tensor.Tensor, dims []int, keep bool) (*tensor.Tensor, error) {
+func (e *Engine) deviceSum(ctx context.Context, k Kernels, x *tensor.Tensor, dims []int,
+	keep bool) (*tensor.Tensor, error) {
+	if err := e.checkSize(x.DType(), x.Shape()); err != nil { // x may be expanded
+		return nil, err
+	}
 	kept := slices.Clone(x.Shape())
 	for _, dim := range dims {
 		kept[dim] = 1

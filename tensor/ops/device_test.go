@@ -235,6 +235,34 @@ var deviceOperators = map[string]func(ctx context.Context, e *ops.Engine, x, y *
 	"sum to": func(ctx context.Context, e *ops.Engine, x, _ *tensor.Tensor) (*tensor.Tensor, error) {
 		return e.SumTo(ctx, x, 3)
 	},
+	"matmul": func(ctx context.Context, e *ops.Engine, x, y *tensor.Tensor) (*tensor.Tensor, error) {
+		return e.MatMul(ctx, x, y)
+	},
+	"product of batches": func(ctx context.Context, e *ops.Engine, x, y *tensor.Tensor) (*tensor.Tensor, error) {
+		batches, err := x.View(3, 1, 1, 3)
+		if err != nil {
+			return nil, err
+		}
+		return e.MatMul(ctx, batches, y)
+	},
+	"product of vectors": func(ctx context.Context, e *ops.Engine, x, y *tensor.Tensor) (*tensor.Tensor, error) {
+		row, err := x.Select(0, 1)
+		if err != nil {
+			return nil, err
+		}
+		column, err := y.Select(1, 2)
+		if err != nil {
+			return nil, err
+		}
+		return e.Dot(ctx, row, column)
+	},
+	"linear": func(ctx context.Context, e *ops.Engine, x, y *tensor.Tensor) (*tensor.Tensor, error) {
+		bias, err := y.Select(0, 0)
+		if err != nil {
+			return nil, err
+		}
+		return e.Linear(ctx, x, y, bias)
+	},
 	"clone": func(ctx context.Context, e *ops.Engine, x, _ *tensor.Tensor) (*tensor.Tensor, error) {
 		x, err := x.Transpose(0, 1)
 		if err != nil {

@@ -24,12 +24,14 @@ func (e *Engine) Min(_ context.Context, x *tensor.Tensor) (*tensor.Tensor, error
 // first element of x with that value. They keep the dimension, with size 1, if keepDim is true. A
 // negative dim counts from the last dimension. The error is a *ValueError if there is no such
 // dimension; the others are those of Max.
-func (e *Engine) MaxDim(_ context.Context, x *tensor.Tensor, dim int, keepDim bool) (values, indices *tensor.Tensor, err error) {
+func (e *Engine) MaxDim(_ context.Context, x *tensor.Tensor, dim int, keepDim bool) (values,
+	indices *tensor.Tensor, err error) {
 	return e.extremesOfDim(x, dim, keepDim, false)
 }
 
 // MinDim returns the minima of x along dimension dim and their indices, as MaxDim does.
-func (e *Engine) MinDim(_ context.Context, x *tensor.Tensor, dim int, keepDim bool) (values, indices *tensor.Tensor, err error) {
+func (e *Engine) MinDim(_ context.Context, x *tensor.Tensor, dim int, keepDim bool) (values,
+	indices *tensor.Tensor, err error) {
 	return e.extremesOfDim(x, dim, keepDim, true)
 }
 
@@ -48,7 +50,8 @@ func (e *Engine) ArgMin(_ context.Context, x *tensor.Tensor, keepDim bool) (*ten
 }
 
 // extremesOfDim is MaxDim, or MinDim if low is true.
-func (e *Engine) extremesOfDim(x *tensor.Tensor, dim int, keep, low bool) (values, indices *tensor.Tensor, err error) {
+func (e *Engine) extremesOfDim(x *tensor.Tensor, dim int, keep, low bool) (values,
+	indices *tensor.Tensor, err error) {
 	if dim, err = wrapDim(dim, x.Rank()); err != nil {
 		return nil, nil, err
 	}
@@ -64,7 +67,8 @@ func (e *Engine) extremesOfDim(x *tensor.Tensor, dim int, keep, low bool) (value
 // sorted. The results keep these dimensions with size 1 if keep is true. The error is a *ValueError
 // if there are no elements to compare or x is complex, a *LimitError, or an error of package
 // tensor.
-func (e *Engine) extremes(x *tensor.Tensor, dims []int, keep, low bool) (values, indices *tensor.Tensor, err error) {
+func (e *Engine) extremes(x *tensor.Tensor, dims []int, keep, low bool) (values, indices *tensor.Tensor,
+	err error) {
 	d := x.DType()
 	if x, err = e.computable(x, d); err != nil {
 		return nil, nil, err
@@ -105,7 +109,8 @@ func (e *Engine) extremes(x *tensor.Tensor, dims []int, keep, low bool) (values,
 // r, or its minimum if low is true; indices, of dtype I64, has the index of the first such element
 // in the row. A NaN counts as the extreme. The rows must not be empty, and T must be the Go type of
 // their dtype. The error is a *LimitError or an error of package tensor.
-func extremesOfRows[T realNum](e *Engine, r *reduction, low bool) (values, indices *tensor.Tensor, err error) {
+func extremesOfRows[T realNum](e *Engine, r *reduction, low bool) (values, indices *tensor.Tensor,
+	err error) {
 	find := argMax[T]
 	if low {
 		find = argMin[T]

@@ -130,7 +130,8 @@ func checkWritable(x *tensor.Tensor) error {
 }
 
 // sumInPlace adds alpha*y to x, or subtracts it if op is opSub.
-func (e *Engine) sumInPlace(ctx context.Context, op opcode, x *tensor.Tensor, y secondOperand, alpha Number) error {
+func (e *Engine) sumInPlace(ctx context.Context, op opcode, x *tensor.Tensor, y secondOperand,
+	alpha Number) error {
 	d := y.resultType(x)
 	if err := checkSum(op, x, y, alpha, d); err != nil {
 		return err
@@ -139,7 +140,8 @@ func (e *Engine) sumInPlace(ctx context.Context, op opcode, x *tensor.Tensor, y 
 }
 
 // inPlace sets x to the results of op, computed in dtype d, for its elements and those of y.
-func (e *Engine) inPlace(ctx context.Context, op opcode, x *tensor.Tensor, y secondOperand, d tensor.DType, alpha Number) error {
+func (e *Engine) inPlace(ctx context.Context, op opcode, x *tensor.Tensor, y secondOperand,
+	d tensor.DType, alpha Number) error {
 	if err := checkInPlace(x, y.tensor, d); err != nil {
 		return err
 	}
@@ -184,7 +186,8 @@ func (e *Engine) inPlace(ctx context.Context, op opcode, x *tensor.Tensor, y sec
 // checkInPlace returns nil if results of dtype d for x and y, which may be nil, can be stored in x.
 func checkInPlace(x, y *tensor.Tensor, d tensor.DType) error {
 	if !canCast(d, x.DType()) {
-		return valueErrorf("result type %s can't be cast to the desired output type %s", torchNames[d], torchNames[x.DType()])
+		return valueErrorf("result type %s can't be cast to the desired output type %s",
+			torchNames[d], torchNames[x.DType()])
 	}
 	if y != nil && !slices.Equal(x.Shape(), y.Shape()) {
 		shape, err := broadcast(x.Shape(), y.Shape())
@@ -192,7 +195,8 @@ func checkInPlace(x, y *tensor.Tensor, d tensor.DType) error {
 			return err
 		}
 		if !slices.Equal(shape, x.Shape()) {
-			return valueErrorf("output with shape %s doesn't match the broadcast shape %s", sizes(x.Shape()), sizes(shape))
+			return valueErrorf("output with shape %s doesn't match the broadcast shape %s",
+				sizes(x.Shape()), sizes(shape))
 		}
 	}
 	return checkWritable(x)
@@ -213,7 +217,8 @@ func canCast(from, to tensor.DType) bool {
 }
 
 // replace computes op for x and y in new memory and copies the results to x.
-func (e *Engine) replace(ctx context.Context, op opcode, x *tensor.Tensor, y secondOperand, d tensor.DType, alpha Number) error {
+func (e *Engine) replace(ctx context.Context, op opcode, x *tensor.Tensor, y secondOperand,
+	d tensor.DType, alpha Number) error {
 	out, err := e.binary(ctx, op, x, y, d, alpha)
 	if err != nil {
 		return err
@@ -256,7 +261,8 @@ func sameElements(x, y *tensor.Tensor) bool {
 
 // update sets x to the results of op for its elements and those of y. T must be the Go type of the
 // dtype of x and y, and neighbours in the innermost dimension of x must be adjacent.
-func update[T number](ctx context.Context, e *Engine, op opcode, x *tensor.Tensor, y secondOperand, alpha Number) error {
+func update[T number](ctx context.Context, e *Engine, op opcode, x *tensor.Tensor, y secondOperand,
+	alpha Number) error {
 	data, err := span[T](x)
 	if errors.Is(err, tensor.ErrUnaligned) {
 		return e.replace(ctx, op, x, y, x.DType(), alpha)

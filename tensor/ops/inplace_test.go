@@ -15,7 +15,7 @@ var everyDType = []tensor.DType{
 	tensor.F16, tensor.BF16, tensor.F32, tensor.F64, tensor.C64, tensor.C128,
 }
 
-// TestInPlace checks for all layouts that in-place operators leave in x what the others return.
+// TestInPlace checks for all layouts that in-place operators leave the results of the others in x.
 func TestInPlace(t *testing.T) {
 	s := newSource(t)
 	for _, op := range elementwises {
@@ -35,8 +35,8 @@ func TestInPlace(t *testing.T) {
 	}
 }
 
-// TestInPlaceDTypes checks for all pairs of dtypes that in-place addition leaves in x what Add
-// returns, cast to the dtype of x, and fails where that would lose more than precision.
+// TestInPlaceDTypes checks for all pairs of dtypes that in-place addition leaves the sum of Add in
+// x, cast to its dtype, and fails where that would lose more than precision.
 func TestInPlaceDTypes(t *testing.T) {
 	e, ctx := &ops.Engine{}, t.Context()
 	for _, d := range everyDType {

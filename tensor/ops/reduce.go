@@ -12,7 +12,8 @@ import (
 // dimension. Elements are cast to d first; the zero DType stands for that of x, or I64 for integers
 // and bools. Floating point numbers are added in float64. The error is a *ValueError for a dimension
 // that does not exist or occurs twice, a *LimitError, or an error of package tensor.
-func (e *Engine) Sum(ctx context.Context, x *tensor.Tensor, dims []int, keepDim bool, d tensor.DType) (*tensor.Tensor, error) {
+func (e *Engine) Sum(ctx context.Context, x *tensor.Tensor, dims []int, keepDim bool,
+	d tensor.DType) (*tensor.Tensor, error) {
 	dims, err := reducedDims(dims, x.Rank())
 	if err != nil {
 		return nil, err
@@ -41,7 +42,8 @@ func (e *Engine) Sum(ctx context.Context, x *tensor.Tensor, dims []int, keepDim 
 // Sum. Elements are cast to d first; the zero DType stands for that of x. The mean of no elements is
 // NaN. The error is a *ValueError if the dtype is neither floating point nor complex or if a
 // dimension is invalid, a *LimitError, or an error of package tensor.
-func (e *Engine) Mean(ctx context.Context, x *tensor.Tensor, dims []int, keepDim bool, d tensor.DType) (*tensor.Tensor, error) {
+func (e *Engine) Mean(ctx context.Context, x *tensor.Tensor, dims []int, keepDim bool,
+	d tensor.DType) (*tensor.Tensor, error) {
 	dims, err := reducedDims(dims, x.Rank())
 	if err != nil {
 		return nil, err
@@ -54,7 +56,8 @@ func (e *Engine) Mean(ctx context.Context, x *tensor.Tensor, dims []int, keepDim
 		if d.Valid() {
 			name = torchNames[d]
 		}
-		return nil, valueErrorf("mean(): could not infer output dtype. Input dtype must be either a floating point or complex dtype. Got: %s", name)
+		return nil, valueErrorf("mean(): could not infer output dtype. Input dtype must be either a floating point or complex dtype. Got: %s",
+			name)
 	}
 	if x, err = e.cast(x, d); err != nil {
 		return nil, err
@@ -88,7 +91,8 @@ func (e *Engine) SumTo(ctx context.Context, x *tensor.Tensor, shape ...int) (*te
 	}
 	added := x.Rank() - len(shape)
 	if added < 0 {
-		return nil, valueErrorf("the shape %s has more dimensions than %s and cannot be broadcast to it", sizes(shape), sizes(x.Shape()))
+		return nil, valueErrorf("the shape %s has more dimensions than %s and cannot be broadcast to it",
+			sizes(shape), sizes(x.Shape()))
 	}
 	dims := make([]int, 0, x.Rank())
 	for i, size := range x.Shape() {

@@ -12,7 +12,8 @@ import (
 type sumNumber interface{ int64 | float64 | complex128 }
 
 // sumReals is sumOver for elements of type T that are added as numbers of type A.
-func sumReals[T realNum, A int64 | float64](e *Engine, x *tensor.Tensor, dims, shape []int, d tensor.DType, n int) (*tensor.Tensor, error) {
+func sumReals[T realNum, A int64 | float64](e *Engine, x *tensor.Tensor, dims, shape []int,
+	d tensor.DType, n int) (*tensor.Tensor, error) {
 	var few [64]A
 	sums, err := sumMemory(e, few[:], shape)
 	if err != nil {
@@ -51,7 +52,8 @@ func sumReals[T realNum, A int64 | float64](e *Engine, x *tensor.Tensor, dims, s
 }
 
 // sumComplex is sumReals for complex numbers, which are added in complex128.
-func sumComplex[T complexNum](e *Engine, x *tensor.Tensor, dims, shape []int, d tensor.DType, n int) (*tensor.Tensor, error) {
+func sumComplex[T complexNum](e *Engine, x *tensor.Tensor, dims, shape []int, d tensor.DType,
+	n int) (*tensor.Tensor, error) {
 	var few [64]complex128
 	sums, err := sumMemory(e, few[:], shape)
 	if err != nil {

@@ -13,7 +13,8 @@ import (
 // dimensions, n], and of values, of shape [n, dense dimensions...]. A nil shape stands for the
 // smallest one that contains all indices. The error is a *ValueError if the ranks are wrong or an
 // index is invalid, a *LimitError, or an error of package tensor.
-func (e *Engine) NewSparse(_ context.Context, indices, values *tensor.Tensor, shape []int) (*tensor.Sparse, error) {
+func (e *Engine) NewSparse(_ context.Context, indices, values *tensor.Tensor,
+	shape []int) (*tensor.Sparse, error) {
 	if shape == nil {
 		var err error
 		if shape, err = e.smallestShape(indices, values); err != nil {
@@ -145,7 +146,8 @@ func (e *Engine) NegSparse(ctx context.Context, s *tensor.Sparse) (*tensor.Spars
 // FillLikeSparse returns a new sparse tensor with the shape and the indices of s, in which each value
 // is the one element of value. The error is a *tensor.ShapeError if value has several elements, a
 // *LimitError, or another error of package tensor.
-func (e *Engine) FillLikeSparse(_ context.Context, s *tensor.Sparse, value *tensor.Tensor) (*tensor.Sparse, error) {
+func (e *Engine) FillLikeSparse(_ context.Context, s *tensor.Sparse,
+	value *tensor.Tensor) (*tensor.Sparse, error) {
 	value, err := value.View()
 	if err != nil {
 		return nil, err

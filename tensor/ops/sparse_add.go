@@ -54,10 +54,12 @@ func (e *Engine) AddSparse(ctx context.Context, a, b *tensor.Sparse, alpha Numbe
 // dimensions, and otherwise a *ValueError that names the operator.
 func checkSparsePair(name string, a, b *tensor.Sparse) error {
 	if !slices.Equal(a.Shape(), b.Shape()) {
-		return valueErrorf("%s: expected sizes of 'self' and 'other' to match, but %s != %s", name, sizes(a.Shape()), sizes(b.Shape()))
+		return valueErrorf("%s: expected sizes of 'self' and 'other' to match, but %s != %s",
+			name, sizes(a.Shape()), sizes(b.Shape()))
 	}
 	if m, n := a.Indices().Shape()[0], b.Indices().Shape()[0]; m != n {
-		return valueErrorf("%s: expected 'self' and 'other' to have same number of sparse dimensions, but they have %d and %d", name, m, n)
+		return valueErrorf("%s: expected 'self' and 'other' to have same number of sparse dimensions, but they have %d and %d",
+			name, m, n)
 	}
 	return nil
 }
@@ -74,7 +76,8 @@ func (e *Engine) SubSparse(ctx context.Context, a, b *tensor.Sparse, alpha Numbe
 // AddDenseSparse returns x+alpha*s as a new dense tensor of the dtype to which both are promoted. The
 // shapes must be equal. The error is a *ValueError if they are not or if alpha does not fit the
 // dtype, a *LimitError, or an error of package tensor.
-func (e *Engine) AddDenseSparse(_ context.Context, x *tensor.Tensor, s *tensor.Sparse, alpha Number) (*tensor.Tensor, error) {
+func (e *Engine) AddDenseSparse(_ context.Context, x *tensor.Tensor, s *tensor.Sparse,
+	alpha Number) (*tensor.Tensor, error) {
 	d := sparseResultType(s.DType(), x)
 	if err := checkDenseSparse(x, s, alpha, d); err != nil {
 		return nil, err
@@ -93,7 +96,8 @@ func (e *Engine) AddDenseSparse(_ context.Context, x *tensor.Tensor, s *tensor.S
 
 // SubDenseSparse returns x-alpha*s as a new dense tensor. The errors are those of AddDenseSparse, and
 // a *ValueError for bools.
-func (e *Engine) SubDenseSparse(ctx context.Context, x *tensor.Tensor, s *tensor.Sparse, alpha Number) (*tensor.Tensor, error) {
+func (e *Engine) SubDenseSparse(ctx context.Context, x *tensor.Tensor, s *tensor.Sparse,
+	alpha Number) (*tensor.Tensor, error) {
 	if x.DType() == tensor.Bool || s.DType() == tensor.Bool {
 		return nil, errSubtractBools
 	}
@@ -105,7 +109,8 @@ func (e *Engine) SubDenseSparse(ctx context.Context, x *tensor.Tensor, s *tensor
 // memory, a *ValueError if the shapes differ, if alpha does not fit the dtype, or if the sums cannot
 // be cast to the dtype of x, a *LimitError, or another error of package tensor. After an error x is
 // unchanged.
-func (e *Engine) AddSparseInPlace(ctx context.Context, x *tensor.Tensor, s *tensor.Sparse, alpha Number) error {
+func (e *Engine) AddSparseInPlace(ctx context.Context, x *tensor.Tensor, s *tensor.Sparse,
+	alpha Number) error {
 	d := sparseResultType(s.DType(), x)
 	if err := checkDenseSparse(x, s, alpha, d); err != nil {
 		return err
@@ -135,7 +140,8 @@ func (e *Engine) AddSparseInPlace(ctx context.Context, x *tensor.Tensor, s *tens
 // *ValueError.
 func checkDenseSparse(x *tensor.Tensor, s *tensor.Sparse, alpha Number, d tensor.DType) error {
 	if !slices.Equal(x.Shape(), s.Shape()) {
-		return valueErrorf("add: expected 'self' and 'other' to have same size, but self has size %s while other has size %s (FYI: dense-sparse addition does not currently support broadcasting)", sizes(x.Shape()), sizes(s.Shape()))
+		return valueErrorf("add: expected 'self' and 'other' to have same size, but self has size %s while other has size %s (FYI: dense-sparse addition does not currently support broadcasting)",
+			sizes(x.Shape()), sizes(s.Shape()))
 	}
 	return checkAlpha(alpha, d)
 }
@@ -144,7 +150,8 @@ func checkDenseSparse(x *tensor.Tensor, s *tensor.Sparse, alpha Number, d tensor
 // computeType(d), and returns it cast to d. A value that is listed repeatedly is added repeatedly. The
 // error is a *tensor.DTypeError for repeated bools, a *LimitError, or another error of package
 // tensor; sum is then unchanged.
-func (e *Engine) scatterOnto(sum *tensor.Tensor, s *tensor.Sparse, d tensor.DType, alpha Number) (*tensor.Tensor, error) {
+func (e *Engine) scatterOnto(sum *tensor.Tensor, s *tensor.Sparse, d tensor.DType,
+	alpha Number) (*tensor.Tensor, error) {
 	if d == tensor.Bool {
 		var err error
 		if s, err = s.Coalesce(); err != nil {

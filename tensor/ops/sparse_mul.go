@@ -102,7 +102,8 @@ func (e *Engine) columns(x *tensor.Tensor, list []int) (*tensor.Tensor, error) {
 // MulSparseDense returns the products of the elements of s and x, which is broadcast to the shape of
 // s, as a new sparse tensor with the indices of s. The error is a *tensor.ShapeError if x cannot be
 // broadcast, a *LimitError, or another error of package tensor.
-func (e *Engine) MulSparseDense(ctx context.Context, s *tensor.Sparse, x *tensor.Tensor) (*tensor.Sparse, error) {
+func (e *Engine) MulSparseDense(ctx context.Context, s *tensor.Sparse,
+	x *tensor.Tensor) (*tensor.Sparse, error) {
 	d := sparseResultType(s.DType(), x)
 	if x.Rank() > 0 {
 		var err error
@@ -121,7 +122,8 @@ func (e *Engine) MulSparseDense(ctx context.Context, s *tensor.Sparse, x *tensor
 // shape [k, n], as a new dense tensor. The error is a *ValueError if one is not a matrix, if the
 // dtypes differ or are Bool, or if the sizes do not fit, a *tensor.IndexError for an index outside s,
 // the error of ctx, a *LimitError, or another error of package tensor.
-func (e *Engine) SparseMatMul(ctx context.Context, s *tensor.Sparse, y *tensor.Tensor) (*tensor.Tensor, error) {
+func (e *Engine) SparseMatMul(ctx context.Context, s *tensor.Sparse, y *tensor.Tensor) (*tensor.Tensor,
+	error) {
 	if err := checkSparseProduct(s, y); err != nil {
 		return nil, err
 	}
@@ -175,7 +177,8 @@ func checkSparseProduct(s *tensor.Sparse, y *tensor.Tensor) error {
 		return valueErrorf("matrices of bools cannot be multiplied")
 	}
 	if shape := s.Shape(); shape[1] != y.Shape()[0] {
-		return valueErrorf("mat1 and mat2 shapes cannot be multiplied (%dx%d and %dx%d)", shape[0], shape[1], y.Shape()[0], y.Shape()[1])
+		return valueErrorf("mat1 and mat2 shapes cannot be multiplied (%dx%d and %dx%d)",
+			shape[0], shape[1], y.Shape()[0], y.Shape()[1])
 	}
 	return nil
 }
@@ -183,7 +186,8 @@ func checkSparseProduct(s *tensor.Sparse, y *tensor.Tensor) error {
 // multiplySparse returns the product of the sparse matrix s and the dense matrix y as a new dense
 // matrix. It takes the positions from s and the numbers from values, which are the values of s cast
 // to the dtype of y. T must be the Go type of that dtype. Before each value it checks ctx.
-func multiplySparse[T number](ctx context.Context, e *Engine, s *tensor.Sparse, values, y *tensor.Tensor) (*tensor.Tensor, error) {
+func multiplySparse[T number](ctx context.Context, e *Engine, s *tensor.Sparse, values,
+	y *tensor.Tensor) (*tensor.Tensor, error) {
 	n := y.Shape()[1]
 	out, err := e.zeros(y.DType(), s.Shape()[0], n)
 	if err != nil {

@@ -104,7 +104,8 @@ func inferShape(shape []int, n int) ([]int, error) {
 	}
 	switch {
 	case open >= 0 && remaining == 0:
-		return nil, valueErrorf("cannot reshape tensor of %d elements into shape %s because the unspecified dimension size -1 can be any value and is ambiguous", n, sizes(shape))
+		return nil, valueErrorf("cannot reshape tensor of %d elements into shape %s because the unspecified dimension size -1 can be any value and is ambiguous",
+			n, sizes(shape))
 	case open >= 0 && n%remaining == 0:
 		known[open] = n / remaining
 	case open >= 0 || remaining != n:
@@ -183,7 +184,8 @@ func (e *Engine) Select(_ context.Context, x *tensor.Tensor, dim, index int) (*t
 	}
 	size := x.Shape()[dim]
 	if index < -size || index >= size {
-		return nil, valueErrorf("select(): index %d out of range for tensor of size %s at dimension %d", index, sizes(x.Shape()), dim)
+		return nil, valueErrorf("select(): index %d out of range for tensor of size %s at dimension %d",
+			index, sizes(x.Shape()), dim)
 	}
 	if index < 0 {
 		index += size
