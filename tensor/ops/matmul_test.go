@@ -235,6 +235,20 @@ func TestMatMulHuge(t *testing.T) {
 	}
 }
 
+// A matrix that is repeated for each matrix of the other operand is copied once.
+func TestMatMulRepeated(t *testing.T) {
+	s := newSource(t)
+	const batch, k = 100, 50
+	row := s.tensor(tensor.F64, "strided", 1, k)
+	columns := s.tensor(tensor.F64, "contiguous", batch, k, 1)
+	for _, gemm := range []ops.Gemm{nil, gonumblas.Gemm{}} {
+		e := &ops.Engine{Gemm: gemm, MaxBytes: batch * 8}
+		got, err := e.MatMul(t.Context(), expand(t, row, batch, 1, k), columns)
+		require.NoError(t, err)
+		requireClose(t, tensor.F64, []int{batch, 1, 1}, productOf(t, expand(t, row, batch, 1, k), columns), got)
+	}
+}
+
 func TestMatMulReleased(t *testing.T) {
 	for _, e := range engines {
 		x, err := tensor.Zeros(tensor.F32, 2, 2)

@@ -69,17 +69,22 @@ func mustMv(t testing.TB, a, v *tensor.Tensor) *tensor.Tensor {
 	return out
 }
 
-// The order of multiplication is the one with the fewest multiplications: from left to right this
-// product would need a matrix beyond the limit of the engine.
+// The order of multiplication is the one with the fewest multiplications: from left to right, or from
+// right to left, this product would need a matrix beyond the limit of the engine.
 func TestMultiDotOrder(t *testing.T) {
 	s := newSource(t)
 	xs := []*tensor.Tensor{
-		s.tensor(tensor.F64, "contiguous", 200, 1), s.tensor(tensor.F64, "contiguous", 1, 200),
-		s.tensor(tensor.F64, "contiguous", 200, 1), s.tensor(tensor.F64, "contiguous", 1, 3),
+		s.tensor(tensor.F64, "contiguous", 50, 1), s.tensor(tensor.F64, "contiguous", 1, 200),
+		s.tensor(tensor.F64, "contiguous", 200, 1), s.tensor(tensor.F64, "contiguous", 1, 50),
 	}
-	e := &ops.Engine{MaxBytes: 200 * 3 * 8}
+	e := &ops.Engine{MaxBytes: 50 * 50 * 8}
 	_, err := e.MultiDot(t.Context(), xs)
 	require.NoError(t, err)
+	var limit *ops.LimitError
+	_, err = e.Mm(t.Context(), xs[0], xs[1])
+	require.ErrorAs(t, err, &limit)
+	_, err = e.Mm(t.Context(), xs[2], xs[3])
+	require.ErrorAs(t, err, &limit)
 }
 
 func TestMultiDotMany(t *testing.T) {
