@@ -157,6 +157,14 @@ func (e *Engine) deviceClone(ctx context.Context, k Kernels, x *tensor.Tensor) (
 	return out, k.Copy(ctx, out, x)
 }
 
+// deviceSeparate returns y, or a copy if it is a different view of the storage of x. y may be nil.
+func (e *Engine) deviceSeparate(ctx context.Context, k Kernels, x, y *tensor.Tensor) (*tensor.Tensor, error) {
+	if y == nil || y.Storage() != x.Storage() || sameElements(x, y) {
+		return y, nil
+	}
+	return e.deviceClone(ctx, k, y)
+}
+
 // deviceMatMul returns the products of the matrices in the last two dimensions of x and y, which
 // must have at least two each and fit together, as a new tensor on the device of k. The dimensions
 // before these are broadcast. The error is a *SizeError if they cannot be, a *ValueError for

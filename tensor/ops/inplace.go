@@ -105,6 +105,9 @@ func (e *Engine) CopyInPlace(ctx context.Context, x, y *tensor.Tensor) error {
 		if err := checkDeviceDType(x.DType(), y); err != nil {
 			return err
 		}
+		if y, err = e.deviceSeparate(ctx, k, x, y); err != nil {
+			return err
+		}
 	} else if y, err = e.cast(y, x.DType()); err != nil {
 		return err
 	}
@@ -151,6 +154,9 @@ func (e *Engine) inPlace(ctx context.Context, op opcode, x *tensor.Tensor, y sec
 	}
 	if k != nil {
 		if err := checkDeviceDType(d, x, y.tensor); err != nil {
+			return err
+		}
+		if y.tensor, err = e.deviceSeparate(ctx, k, x, y.tensor); err != nil {
 			return err
 		}
 		return e.deviceCombine(ctx, k, op, x, x, y, alpha)

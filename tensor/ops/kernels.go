@@ -9,8 +9,8 @@ import (
 
 // Kernels computes on the devices of one kind. The tensors of a call are all on one device, and of
 // one dtype. They may have any strides, of which 0 repeats an element, but those of a destination
-// never overlap each other. Only in-place operators pass the same tensor as a destination and as an
-// operand, and then as the first operand.
+// never overlap each other. In-place operators pass elements of the destination as the first operand,
+// and possibly as the second, in the same order; other operands share no memory with it.
 //
 // A kernel enqueues its work and need not wait for it. The work must run after the present work of
 // the streams of all operands, and the destination is valid on its own stream afterwards. A kernel
