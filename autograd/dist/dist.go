@@ -45,6 +45,8 @@ type Autograd struct {
 	lastMessage atomic.Uint64 // the number of the last message that was recorded
 	lastPass    atomic.Uint64 // and of the last pass that was begun
 
+	gradientTraffic traffic
+
 	mu          sync.Mutex
 	closed      bool
 	lastContext uint64

@@ -110,6 +110,7 @@ func (m *gradients) values(n int) ([]autograd.Value, error) {
 
 // serveGradients feeds gradients to the send node of a message.
 func (g *Autograd) serveGradients(_ context.Context, q *agent.Request, m *gradients) {
+	g.gradientTraffic.add(m.Grads)
 	p, err := g.passFor(m.Pass)
 	if err == nil {
 		var s *sendNode
