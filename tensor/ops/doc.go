@@ -6,7 +6,7 @@
 //	sum, err := e.Add(ctx, x, y, ops.Int(1)) // x + 1*y, broadcast
 //	err = e.AddInPlace(ctx, w, grad, ops.Float(-0.1))
 //
-// An engine says where results are allocated, how matrices are multiplied, and which kernels compute
+// An engine has the allocator of the results, the product of matrices, and the kernels that compute
 // on devices. There is no default engine and no global state.
 //
 // # Results

@@ -24,14 +24,14 @@ func (e *Engine) Min(_ context.Context, x *tensor.Tensor) (*tensor.Tensor, error
 // first element of x with that value. They keep the dimension, with size 1, if keepDim is true. A
 // negative dim counts from the last dimension. The error is a *ValueError if there is no such
 // dimension; the others are those of Max.
-func (e *Engine) MaxDim(_ context.Context, x *tensor.Tensor, dim int, keepDim bool) (values,
-	indices *tensor.Tensor, err error) {
+func (e *Engine) MaxDim(_ context.Context, x *tensor.Tensor, dim int,
+	keepDim bool) (values, indices *tensor.Tensor, err error) {
 	return e.extremesOfDim(x, dim, keepDim, false)
 }
 
 // MinDim returns the minima of x along dimension dim and their indices, as MaxDim does.
-func (e *Engine) MinDim(_ context.Context, x *tensor.Tensor, dim int, keepDim bool) (values,
-	indices *tensor.Tensor, err error) {
+func (e *Engine) MinDim(_ context.Context, x *tensor.Tensor, dim int,
+	keepDim bool) (values, indices *tensor.Tensor, err error) {
 	return e.extremesOfDim(x, dim, keepDim, true)
 }
 
@@ -50,8 +50,8 @@ func (e *Engine) ArgMin(_ context.Context, x *tensor.Tensor, keepDim bool) (*ten
 }
 
 // extremesOfDim is MaxDim, or MinDim if low is true.
-func (e *Engine) extremesOfDim(x *tensor.Tensor, dim int, keep, low bool) (values,
-	indices *tensor.Tensor, err error) {
+func (e *Engine) extremesOfDim(x *tensor.Tensor, dim int, keep,
+	low bool) (values, indices *tensor.Tensor, err error) {
 	if dim, err = wrapDim(dim, x.Rank()); err != nil {
 		return nil, nil, err
 	}

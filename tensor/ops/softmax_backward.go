@@ -14,8 +14,8 @@ import (
 // grad and out must have the same shape and the same dtype, F32 or F64. The error is a *ValueError
 // if they do not or if dim does not exist, a *LimitError, the error of ctx, or one of package
 // tensor.
-func (e *Engine) SoftmaxBackward(ctx context.Context, grad, out *tensor.Tensor, dim int) (*tensor.Tensor,
-	error) {
+func (e *Engine) SoftmaxBackward(ctx context.Context, grad, out *tensor.Tensor,
+	dim int) (*tensor.Tensor, error) {
 	size, step, err := softmaxLines(out, dim)
 	if err != nil {
 		return nil, err

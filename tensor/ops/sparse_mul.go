@@ -122,8 +122,8 @@ func (e *Engine) MulSparseDense(ctx context.Context, s *tensor.Sparse,
 // shape [k, n], as a new dense tensor. The error is a *ValueError if one is not a matrix, if the
 // dtypes differ or are Bool, or if the sizes do not fit, a *tensor.IndexError for an index outside s,
 // the error of ctx, a *LimitError, or another error of package tensor.
-func (e *Engine) SparseMatMul(ctx context.Context, s *tensor.Sparse, y *tensor.Tensor) (*tensor.Tensor,
-	error) {
+func (e *Engine) SparseMatMul(ctx context.Context, s *tensor.Sparse,
+	y *tensor.Tensor) (*tensor.Tensor, error) {
 	if err := checkSparseProduct(s, y); err != nil {
 		return nil, err
 	}
