@@ -114,8 +114,8 @@ func castReal[T realNum](e *Engine, t *tensor.Tensor) (*tensor.Tensor, error) {
 // be the Go type of the dtype of t. f gets all elements at once, in row-major order, and must set
 // all of out, which is as long as x, without modifying x. The error is a *LimitError or an error of
 // package tensor.
-func mapped[S, T tensor.Element](e *Engine, t *tensor.Tensor, f func(out []T, x []S)) (*tensor.Tensor,
-	error) {
+func mapped[S, T tensor.Element](e *Engine, t *tensor.Tensor,
+	f func(out []T, x []S)) (*tensor.Tensor, error) {
 	out, to, err := newTensor[T](e, t.Shape()...)
 	if err != nil {
 		return nil, err
