@@ -141,3 +141,5 @@ func linear(c *call) (*tensor.Tensor, error) {
 	bias, _ := c.args[2].(*tensor.Tensor) // nil if there is none
 	return c.engine.Linear(c.ctx, c.tensor(0), c.tensor(1), bias)
 }
+
+func multiDot(c *call) (*tensor.Tensor, error) { return c.engine.MultiDot(c.ctx, c.tensors(0)) }

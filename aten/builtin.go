@@ -152,6 +152,7 @@ var matrixOps = []builtin{
 	{"dot(Tensor self, Tensor tensor) -> Tensor", binary((*ops.Engine).Dot), false},
 	{"matmul(Tensor self, Tensor other) -> Tensor", binary((*ops.Engine).MatMul), false},
 	{"linear(Tensor input, Tensor weight, Tensor? bias=None) -> Tensor", dense(linear), false},
+	{"linalg_multi_dot(Tensor[] tensors) -> Tensor", dense(multiDot), false},
 }
 
 var sparseOps = []builtin{

@@ -395,6 +395,12 @@ func (c *caller) products() {
 	c.call("linear", c.x(d, 4, 3), c.x(d, 2, 3))
 	c.call("linear", c.x(d, 4, 3), c.x(d, 2, 3), c.x(d, 2))
 	c.call("linear", c.x(d, 5, 4, 3), c.x(d, 2, 3), c.x(d, 2))
+	list := func(tensors ...*tensor.Tensor) []*tensor.Tensor { return tensors }
+	c.call("linalg_multi_dot", list(c.x(d, 4, 3), c.x(d, 3, 2)))
+	c.call("linalg_multi_dot", list(c.x(d, 4, 6), c.x(d, 6, 5), c.x(d, 5, 7), c.x(d, 7, 2)))
+	c.call("linalg_multi_dot", list(c.x(d, 3), c.x(d, 3, 2), c.x(d, 2)))
+	c.fails("linalg_multi_dot", list(c.x(d, 4, 3)))
+	c.call("linalg_multi_dot", list(c.x(d, 4, 3), c.x(d, 3, 2), c.x(d, 3, 2)))
 	c.fails("mm", c.x(d, 2, 3), c.x(d, 4, 5))
 	c.fails("mm", c.x(d, 2), c.x(d, 4, 5))
 	c.fails("mm", c.x(d, 2, 4), c.x(d, 4))
