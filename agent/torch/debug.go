@@ -2,6 +2,7 @@ package torch
 
 import (
 	"fmt"
+	"maps"
 	"strconv"
 
 	"github.com/tensorpipe-go/tensorpipe/agent"
@@ -37,6 +38,37 @@ func DebugInfo(m agent.Metrics) map[string]string {
 		"agent.turned_away":       m.RejectedPipes,
 	} {
 		info[name] = strconv.FormatUint(n, 10)
+	}
+	return info
+}
+
+// autogradNames are PyTorch's names of the metrics of distributed autograd.
+var autogradNames = []string{"num_autograd_contexts", "num_current_backward_passes"}
+
+// AutogradInfo returns the metrics of g, the *dist.Autograd of a worker, as a new map from PyTorch's
+// names to decimal numbers: the contexts on the worker, and the passes that run there.
+func AutogradInfo(g interface{ Metrics() map[string]int64 }) map[string]string {
+	m, info := g.Metrics(), map[string]string{}
+	for _, name := range autogradNames {
+		info[name] = strconv.FormatInt(m[name], 10)
+	}
+	return info
+}
+
+// AllInfo returns, in a new map, what DebugInfo returns for a, and what ReferenceInfo and AutogradInfo
+// return for the extensions of a that have these metrics.
+func AllInfo(a *agent.Agent) map[string]string {
+	info := DebugInfo(a.Metrics())
+	for _, e := range a.Extensions() {
+		if r, ok := e.(interface {
+			agent.Extension
+			SharedValues() int
+		}); ok {
+			maps.Copy(info, ReferenceInfo(r))
+		}
+		if _, ok := e.Metrics()[autogradNames[0]]; ok {
+			maps.Copy(info, AutogradInfo(e))
+		}
 	}
 	return info
 }

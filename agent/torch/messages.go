@@ -11,15 +11,17 @@ import (
 // functions of its own language by PYTHON messages, and operators and compiled functions, which are
 // found by their names, by SCRIPT messages.
 var messageTypes = map[string][]string{
-	"PYTHON_CALL":            {agent.TypeFunc},
-	"SCRIPT_CALL":            {agent.TypeInvoke, agent.TypeOp},
-	"PYTHON_REMOTE_CALL":     {"rref.create.func"},
-	"SCRIPT_REMOTE_CALL":     {"rref.create.invoke", "rref.create.op"},
-	"PYTHON_RREF_FETCH_CALL": {"rref.fetch"},
-	"SCRIPT_RREF_FETCH_CALL": {"rref.fetch"},
-	"RREF_FORK_REQUEST":      {"rref.fork"},
-	"RREF_CHILD_ACCEPT":      {"rref.accept"},
-	"RREF_USER_DELETE":       {"rref.delete"},
+	"PYTHON_CALL":                  {agent.TypeFunc},
+	"SCRIPT_CALL":                  {agent.TypeInvoke, agent.TypeOp},
+	"PYTHON_REMOTE_CALL":           {"rref.create.func"},
+	"SCRIPT_REMOTE_CALL":           {"rref.create.invoke", "rref.create.op"},
+	"PYTHON_RREF_FETCH_CALL":       {"rref.fetch"},
+	"SCRIPT_RREF_FETCH_CALL":       {"rref.fetch"},
+	"RREF_FORK_REQUEST":            {"rref.fork"},
+	"RREF_CHILD_ACCEPT":            {"rref.accept"},
+	"RREF_USER_DELETE":             {"rref.delete"},
+	"BACKWARD_AUTOGRAD_REQ":        {"dist.backward"},
+	"CLEANUP_AUTOGRAD_CONTEXT_REQ": {"dist.cleanup"},
 }
 
 // MessageTypes returns the message types that correspond to PyTorch's names of messages, such as

@@ -60,8 +60,16 @@ func TestReferenceInfo(t *testing.T) {
 		torch.ReferenceInfo(counts{"owner_rrefs": 6, "forks": 7, "pending_users": 2}))
 }
 
+func TestAutogradInfo(t *testing.T) {
+	require.Equal(t, map[string]string{"num_autograd_contexts": "3", "num_current_backward_passes": "2"},
+		torch.AutogradInfo(counts{"num_autograd_contexts": 3, "num_current_backward_passes": 2, "dist.send_nodes": 1}))
+}
+
 func TestMessageTypes(t *testing.T) {
-	types, err := torch.MessageTypes("RREF_FORK_REQUEST", "SCRIPT_CALL", "PYTHON_CALL")
+	types, err := torch.MessageTypes("BACKWARD_AUTOGRAD_REQ", "CLEANUP_AUTOGRAD_CONTEXT_REQ")
+	require.NoError(t, err)
+	require.Equal(t, []string{"dist.backward", "dist.cleanup"}, types)
+	types, err = torch.MessageTypes("RREF_FORK_REQUEST", "SCRIPT_CALL", "PYTHON_CALL")
 	require.NoError(t, err)
 	require.Equal(t, []string{"rref.fork", agent.TypeInvoke, agent.TypeOp, agent.TypeFunc}, types)
 	types[1] = "changed"
