@@ -2,6 +2,7 @@ package ops
 
 import (
 	"context"
+	"slices"
 
 	"github.com/tensorpipe-go/tensorpipe/tensor"
 )
@@ -25,13 +26,14 @@ func (e *Engine) Linear(ctx context.Context, x, weight, bias *tensor.Tensor) (*t
 
 // LinearBackward returns the gradients of x, of weight and of a bias of shape [out] for a call of
 // Linear, given grad, the gradient of its result, in new memory. grad has the shape [..., out]; its
-// dimensions before the last are those of x. A result whose element of needs is false is nil.
+// dimensions before the last are those of x. A result whose element of needs is false is nil. x may be
+// nil if the gradient of weight is not needed, and weight if that of x is not.
 //
 // grad, x and weight must have the same dtype, F32 or F64. The error is a *ValueError if dtypes or
 // shapes do not fit, a *LimitError, the error of ctx, or one of package tensor.
 func (e *Engine) LinearBackward(ctx context.Context, grad, x, weight *tensor.Tensor, needs [3]bool) (gx,
 	gw, gb *tensor.Tensor, err error) {
-	if err := checkLinearBackward(grad, x, weight); err != nil {
+	if err := checkLinearBackward(grad, x, weight, needs); err != nil {
 		return nil, nil, nil, err
 	}
 	if needs[0] {
@@ -46,8 +48,10 @@ func (e *Engine) LinearBackward(ctx context.Context, grad, x, weight *tensor.Ten
 		if grad, err = grad.Unsqueeze(0); err != nil {
 			return nil, nil, nil, err
 		}
-		if x, err = x.Unsqueeze(0); err != nil {
-			return nil, nil, nil, err
+		if needs[1] {
+			if x, err = x.Unsqueeze(0); err != nil {
+				return nil, nil, nil, err
+			}
 		}
 	}
 	if grad, err = e.flatten(grad); err != nil {
@@ -67,26 +71,43 @@ func (e *Engine) LinearBackward(ctx context.Context, grad, x, weight *tensor.Ten
 }
 
 // checkLinearBackward returns a *ValueError unless LinearBackward takes these arguments.
-func checkLinearBackward(grad, x, weight *tensor.Tensor) error {
+func checkLinearBackward(grad, x, weight *tensor.Tensor, needs [3]bool) error {
 	if d := grad.DType(); d != tensor.F32 && d != tensor.F64 {
 		return valueErrorf("the gradient of linear is not implemented for '%s'", torchNames[d])
 	}
+	if weight == nil && needs[0] || x == nil && needs[1] {
+		return valueErrorf("linear: the gradient of the weight needs the input, and that of the input the weight")
+	}
+	fits := grad.Rank() > 0
 	for _, t := range []*tensor.Tensor{x, weight} {
-		if err := sameDType(grad, t); err != nil {
-			return err
+		if t != nil {
+			fits = fits && t.Rank() > 0
+			if err := sameDType(grad, t); err != nil {
+				return err
+			}
 		}
 	}
-	r := x.Rank()
-	fits := weight.Rank() == 2 && r > 0 && grad.Rank() == r &&
-		grad.Shape()[r-1] == weight.Shape()[0] && x.Shape()[r-1] == weight.Shape()[1]
-	for i := 0; fits && i < r-1; i++ {
-		fits = grad.Shape()[i] == x.Shape()[i]
+	r := grad.Rank()
+	if fits && x != nil {
+		fits = x.Rank() == r && slices.Equal(x.Shape()[:r-1], grad.Shape()[:r-1])
+	}
+	if fits && weight != nil {
+		fits = weight.Rank() == 2 && grad.Shape()[r-1] == weight.Shape()[0] &&
+			(x == nil || x.Shape()[r-1] == weight.Shape()[1])
 	}
 	if !fits {
 		return valueErrorf("the shapes of the gradient %v, the input %v and the weight %v of linear do not fit together",
-			grad.Shape(), x.Shape(), weight.Shape())
+			grad.Shape(), shapeIfAny(x), shapeIfAny(weight))
 	}
 	return nil
+}
+
+// shapeIfAny returns the shape of t, or nil if t is nil.
+func shapeIfAny(t *tensor.Tensor) []int {
+	if t == nil {
+		return nil
+	}
+	return t.Shape()
 }
 
 // weightGradient returns the transpose of grad, of shape [rows, out], times the rows of x, of shape

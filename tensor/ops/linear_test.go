@@ -87,7 +87,7 @@ func TestLinearBackward(t *testing.T) {
 	}
 }
 
-// Only the gradients that are needed are computed.
+// Only the gradients that are needed are computed, from the arguments that they need.
 func TestLinearBackwardNeeds(t *testing.T) {
 	s := newSource(t)
 	grad, x, w := s.tensor(tensor.F32, "contiguous", 2, 4), s.tensor(tensor.F32, "contiguous", 2, 3), s.tensor(tensor.F32, "contiguous", 4, 3)
@@ -97,6 +97,22 @@ func TestLinearBackwardNeeds(t *testing.T) {
 		gx, gw, gb, err := e.LinearBackward(t.Context(), grad, x, w, needs)
 		require.NoError(t, err)
 		require.Equal(t, needs, [3]bool{gx != nil, gw != nil, gb != nil})
+
+		some := [2]*tensor.Tensor{x, w}
+		for k := range some {
+			if !needs[1-k] {
+				some[k] = nil
+			}
+		}
+		x2, w2, b2, err := e.LinearBackward(t.Context(), grad, some[0], some[1], needs)
+		require.NoError(t, err)
+		for k, pair := range [][2]*tensor.Tensor{{gx, x2}, {gw, w2}, {gb, b2}} {
+			if needs[k] {
+				equal, err := tensor.Equal(pair[0], pair[1])
+				require.NoError(t, err)
+				require.True(t, equal)
+			}
+		}
 	}
 }
 
@@ -142,7 +158,7 @@ func TestLinearErrors(t *testing.T) {
 	for _, c := range [][3]*tensor.Tensor{
 		{f(), f(), f(4, 3)}, {f(4), f(2, 3), f(4, 3)}, {f(2, 4), f(2, 3), f(4)}, {f(2, 4), f(2, 3), f(4, 2)},
 		{f(2, 4), f(3, 3), f(4, 3)}, {f(2, 4), f(2, 3), z(tensor.F64, 4, 3)},
-		{z(tensor.I64, 2, 4), z(tensor.I64, 2, 3), z(tensor.I64, 4, 3)},
+		{z(tensor.I64, 2, 4), z(tensor.I64, 2, 3), z(tensor.I64, 4, 3)}, {f(2, 4), nil, f(4, 3)}, {f(2, 4), f(2, 3), nil},
 	} {
 		var invalid *ops.ValueError
 		_, _, _, err = e.LinearBackward(t.Context(), c[0], c[1], c[2], all)
