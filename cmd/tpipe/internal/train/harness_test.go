@@ -1,0 +1,67 @@
+package train
+
+import (
+	"log/slog"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tensorpipe-go/tensorpipe/agent"
+	"github.com/tensorpipe-go/tensorpipe/agent/store"
+)
+
+// group is the three workers in this process.
+type group struct {
+	parts  []*Part
+	agents []*agent.Agent
+}
+
+// start joins the three workers. Stages have the files f.
+func start(t *testing.T, f Files) *group {
+	t.Helper()
+	s := store.NewMemory(store.Limits{})
+	g := &group{make([]*Part, len(Names)), make([]*agent.Agent, len(Names))}
+	errs := make([]error, len(Names))
+	var joining sync.WaitGroup
+	for i, name := range Names {
+		joining.Go(func() {
+			c := agent.Config{Store: s, Logger: slog.New(slog.DiscardHandler)}
+			g.parts[i] = NewPart(name, f, &c)
+			g.agents[i], errs[i] = agent.Join(t.Context(), c)
+		})
+	}
+	joining.Wait()
+	t.Cleanup(func() {
+		for _, a := range g.agents {
+			if a != nil {
+				_ = a.Close() // it is shut down, unless the test has failed
+			}
+		}
+		require.NoError(t, s.Close())
+	})
+	require.Equal(t, make([]error, len(Names)), errs)
+	return g
+}
+
+// shutdown shuts all workers down, which fails if a reference is left.
+func (g *group) shutdown(t *testing.T) {
+	t.Helper()
+	errs := make([]error, len(Names))
+	var all sync.WaitGroup
+	for i, a := range g.agents {
+		all.Go(func() { errs[i] = a.Shutdown(t.Context()) })
+	}
+	all.Wait()
+	require.Equal(t, make([]error, len(Names)), errs)
+}
+
+// run trains with the configuration c in a group of its own, and returns the result.
+func run(t *testing.T, f Files, c Config) *Result {
+	t.Helper()
+	g := start(t, f)
+	r, err := g.parts[0].Run(t.Context(), g.agents[0], c, func(Progress) {})
+	require.NoError(t, err)
+	g.shutdown(t)
+	return r
+}

@@ -1,0 +1,160 @@
+package train
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"slices"
+	"sync/atomic"
+
+	"github.com/tensorpipe-go/tensorpipe/agent"
+	"github.com/tensorpipe-go/tensorpipe/autograd"
+	"github.com/tensorpipe-go/tensorpipe/autograd/dist"
+	"github.com/tensorpipe-go/tensorpipe/rref"
+	"github.com/tensorpipe-go/tensorpipe/tensor"
+	"github.com/tensorpipe-go/tensorpipe/tensor/safetensors"
+)
+
+// The names of the workers.
+const (
+	Trainer = "trainer"
+	Stage0  = "stage0"
+	Stage1  = "stage1"
+)
+
+// Names are the names of the workers by rank.
+var Names = []string{Trainer, Stage0, Stage1}
+
+// The functions of the stages, and the methods of their layers.
+var (
+	makeLayer = agent.NewFunc[layerArgs, *layer]("train.makeLayer")
+	save      = agent.NewFunc[[]*rref.Ref[*autograd.Variable], agent.None]("train.save")
+	describe  = agent.NewFunc[agent.None, WorkerResult]("train.describe")
+	connect   = agent.NewFunc[string, agent.None]("train.connect")
+
+	paramsMethod  = rref.NewMethod[*layer, agent.None, []*rref.Ref[*autograd.Variable]]("train.Params")
+	forwardMethod = rref.NewMethod[*layer, *tensor.Tensor, *autograd.Variable]("train.Forward")
+	lossMethod    = rref.NewMethod[*layer, sample, *autograd.Variable]("train.Loss")
+	inferMethod   = rref.NewMethod[*layer, *tensor.Tensor, *autograd.Variable]("train.Infer")
+	correctMethod = rref.NewMethod[*layer, sample, int]("train.Correct")
+)
+
+// layerArgs describes the network of which a stage makes its layer.
+type layerArgs struct {
+	_      struct{} `tensorpipe:"train.layerArgs"`
+	Hidden int
+	Seed   uint64
+}
+
+// Files are the files of a stage. They may be empty.
+type Files struct {
+	Init string // has its initial parameters; otherwise they are random
+	Save string // where stage0 writes those of both stages in the end
+}
+
+// Part is one of the three workers.
+type Part struct {
+	name     string
+	files    Files
+	autograd *dist.Autograd
+	calls    atomic.Int64 // that it has served
+	layer    atomic.Pointer[layer]
+}
+
+// NewPart returns the worker with that name, one of Names, and adds its name, rank, functions and
+// extensions to c, its configuration. The caller joins the group with c.
+func NewPart(name string, f Files, c *agent.Config) *Part {
+	p := &Part{name: name, files: f, autograd: dist.New(dist.Options{})}
+	methods := rref.Methods{
+		paramsMethod.Serve((*layer).params), forwardMethod.Serve((*layer).forward), lossMethod.Serve((*layer).loss),
+		inferMethod.Serve((*layer).infer), correctMethod.Serve((*layer).correct),
+	}
+	c.Name, c.Rank, c.WorldSize = name, slices.Index(Names, name), len(Names)
+	c.Funcs = append(c.Funcs, makeLayer.Serve(p.makeLayer), save.Serve(p.save), describe.Serve(p.describe), connect.Serve(doConnect))
+	c.Extensions = append(c.Extensions, rref.New(rref.Options{Methods: methods}), p.autograd)
+	c.Interceptors = append(c.Interceptors, agent.Interceptor{
+		Received: func(ctx context.Context, m *agent.Message) (context.Context, error) {
+			if m.Kind == agent.KindRequest {
+				p.calls.Add(1)
+			}
+			return ctx, nil
+		},
+	})
+	return p
+}
+
+// makeLayer is the function makeLayer. The error is a *FileError, or one of reading the file.
+func (p *Part) makeLayer(ctx context.Context, args layerArgs) (*layer, error) {
+	if err := checkHidden(args.Hidden); err != nil {
+		return nil, err
+	}
+	s := shapeOf(p.name, args.Hidden)
+	var params []*tensor.Tensor
+	var err error
+	if p.files.Init != "" {
+		params, err = readFile(p.files.Init, p.name, s, true)
+	} else {
+		params, err = s.random(args.Seed, p.name)
+	}
+	if err != nil {
+		return nil, err
+	}
+	l, err := newLayer(agent.FromContext(ctx), params)
+	p.layer.Store(l)
+	return l, err
+}
+
+// save is the function save: it writes the parameters of this stage, and those of the other one to which
+// others refer, to the file for them. It does nothing if there is none.
+func (p *Part) save(ctx context.Context, others []*rref.Ref[*autograd.Variable]) (agent.None, error) {
+	l := p.layer.Load()
+	if p.files.Save == "" || l == nil || len(others) != len(l.refs) {
+		return agent.None{}, nil
+	}
+	all := map[string]*tensor.Tensor{Stage0 + ".weight": l.weight.Tensor(), Stage0 + ".bias": l.bias.Tensor()}
+	for i, name := range []string{Stage1 + ".weight", Stage1 + ".bias"} {
+		x, err := others[i].ToHere(ctx)
+		if err != nil {
+			return agent.None{}, err
+		}
+		all[name] = x.Tensor()
+	}
+	return agent.None{}, safetensors.WriteFile(p.files.Save, all, nil)
+}
+
+// WorkerResult is what one worker has done.
+type WorkerResult struct {
+	_                struct{} `tensorpipe:"train.worker"`
+	Name             string   `json:"name"`
+	PID              int      `json:"pid"`
+	Calls            int64    `json:"calls"`             // that it has served
+	GradientMessages int64    `json:"gradient_messages"` // that it has received
+	GradientBytes    int64    `json:"gradient_bytes"`    // of the elements of the gradients in them
+	Parameters       int      `json:"parameters"`        // elements that it owns
+}
+
+// describe is the function describe.
+func (p *Part) describe(context.Context, agent.None) (WorkerResult, error) {
+	t := p.autograd.Traffic()
+	w := WorkerResult{Name: p.name, PID: os.Getpid(), Calls: p.calls.Load(), GradientMessages: t.Messages, GradientBytes: t.Bytes}
+	if l := p.layer.Load(); l != nil {
+		w.Parameters = l.weight.Tensor().Len() + l.bias.Tensor().Len()
+	}
+	return w, nil
+}
+
+// doConnect is the function connect: it calls another worker, so that there is a pipe to it.
+func doConnect(ctx context.Context, other string) (agent.None, error) {
+	_, err := describe.Call(ctx, agent.FromContext(ctx), agent.To(other), agent.None{})
+	return agent.None{}, err
+}
+
+// MaxHidden bounds the hidden units.
+const MaxHidden = 1 << 16
+
+func checkHidden(n int) error {
+	if n < 1 || n > MaxHidden {
+		return fmt.Errorf("%w: %d hidden units, want 1 to %d", agent.ErrArguments, n, MaxHidden)
+	}
+	return nil
+}
