@@ -10,6 +10,7 @@ import (
 	"runtime"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -207,18 +208,38 @@ func startParity(t *testing.T, configure configuration) (*group, []*marks) {
 // then requires that no worker has a Context, and after the shutdown no reference.
 func inOneProcess(t *testing.T, id string, s script) {
 	t.Helper()
+	inOneProcessWith(t, id, nil, s)
+}
+
+// inOneProcessWith runs a parity case as inOneProcess does. configure changes the workers, and may be
+// nil.
+func inOneProcessWith(t *testing.T, id string, configure configuration, s script) {
+	t.Helper()
+	parity.Case(t, id, func(t *testing.T) { runScripts(t, configure, s) })
+}
+
+// inSimulatedTime runs a parity case as inOneProcessWith does, in a bubble of testing/synctest.
+func inSimulatedTime(t *testing.T, id string, configure configuration, s script) {
+	t.Helper()
 	parity.Case(t, id, func(t *testing.T) {
-		g, all := startParity(t, nil)
-		g.each(all, s)
-		if t.Failed() {
-			return // a worker may be busy
-		}
-		g.requireEmpty()
-		g.shutdown()
-		for _, r := range g.refs {
-			require.Equal(t, noRefs, r.Metrics())
-		}
+		synctest.Test(t, func(t *testing.T) { runScripts(t, configure, s) })
 	})
+}
+
+// runScripts runs the script s on four workers of this process. It then requires that no worker has a
+// Context, and after the shutdown no reference.
+func runScripts(t *testing.T, configure configuration, s script) {
+	t.Helper()
+	g, all := startParity(t, configure)
+	g.each(all, s)
+	if t.Failed() {
+		return // a worker may be busy
+	}
+	g.requireEmpty()
+	g.shutdown()
+	for _, r := range g.refs {
+		require.Equal(t, noRefs, r.Metrics())
+	}
 }
 
 // inProcesses runs the parity case id as a subtest: the script s on four workers that are processes.
