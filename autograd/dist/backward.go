@@ -26,10 +26,13 @@ func (c *Context) Backward(ctx context.Context, roots ...*autograd.Variable) err
 
 // BackwardWith does what Backward does, with options. It ends with ctx.
 //
-// The error matches ErrRoots, ErrRunning if a pass runs in c or a call with c is under way, ErrUnused,
-// or ErrNoContext; or it is a *NodeError that names the worker on which the pass has failed. The pass
-// has then ended on all workers, and some gradients may have been added.
+// The error matches ErrNoContext if c is nil or closed, ErrRoots, ErrRunning if a pass runs in c or a
+// call with c is under way, or ErrUnused; or it is a *NodeError that names the worker on which the pass
+// has failed. The pass has then ended on all workers, and some gradients may have been added.
 func (c *Context) BackwardWith(ctx context.Context, o PassOptions, roots ...*autograd.Variable) error {
+	if c == nil {
+		return fmt.Errorf("%w: the Context is nil", ErrNoContext)
+	}
 	fed, err := rootFeeds(ctx, roots)
 	if err != nil {
 		return err

@@ -66,6 +66,9 @@ const (
 	maxNumber = 1<<rankShift - 1
 )
 
+// MaxID returns the largest ID that a Context of this worker can have.
+func (g *Autograd) MaxID() ID { return ID(uint64(uint16(g.self.Rank))<<rankShift | maxNumber) }
+
 // newContext adds a Context. The caller holds g.mu.
 func (g *Autograd) newContext(id ID, creator agent.Incarnation, name string) *Context {
 	c := &Context{

@@ -1,6 +1,7 @@
 package dist
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"fmt"
@@ -136,7 +137,7 @@ func (g *Autograd) encoding(ctx context.Context, m *agent.Message) error {
 		if m.Incarnation() != g.agent.Incarnation() {
 			c.known[m.Incarnation()] = m.Peer
 		}
-		c.calls[call] = fmt.Sprintf("the call of %s%s on %s", m.Type, m.Name, m.Peer.Name)
+		c.calls[call] = fmt.Sprintf("the call of %s on %s", nameOf(m), m.Peer.Name)
 	}
 	m.OnEnd(func(end agent.MessageEnd) { c.sent(call, request, out.message, end) })
 	return nil
@@ -156,6 +157,9 @@ func (c *Context) sent(call agent.CallKey, request bool, message uint64, end age
 	}
 }
 
+// nameOf returns the name of the function or operator that m calls, or the type of m if it has no name.
+func nameOf(m *agent.Message) string { return cmp.Or(m.Name, m.Type) }
+
 // encoded records the Variables of a message within a Context, and adds the header.
 func (g *Autograd) encoded(_ context.Context, m *agent.Message) error {
 	out, ok := m.State(outgoingKey{}).(*outgoing)
@@ -166,9 +170,9 @@ func (g *Autograd) encoded(_ context.Context, m *agent.Message) error {
 	if len(out.variables) > 0 {
 		out.message = uint64(uint16(g.self.Rank))<<rankShift | g.lastMessage.Add(1)&maxNumber
 		s := &sendNode{node: autograd.NewSink(sendName, out.variables), to: peerOf(m)}
-		s.text = fmt.Sprintf("the result of %s%s for %s", m.Type, m.Name, m.Peer.Name)
+		s.text = fmt.Sprintf("the result of %s for %s", nameOf(m), m.Peer.Name)
 		if m.Kind == agent.KindRequest {
-			s.text = fmt.Sprintf("the arguments of %s%s on %s", m.Type, m.Name, m.Peer.Name)
+			s.text = fmt.Sprintf("the arguments of %s on %s", nameOf(m), m.Peer.Name)
 		}
 		c.mu.Lock()
 		if c.closed == nil {

@@ -197,6 +197,9 @@ var operators = map[string]operator{
 	"aten::linear": func(ctx context.Context, a arguments) ([]*autograd.Variable, error) {
 		return one(autograd.Linear(ctx, a.variable(0), a.variable(1), a.variable(2)))
 	},
+	"aten::linalg_multi_dot": func(ctx context.Context, a arguments) ([]*autograd.Variable, error) {
+		return one(autograd.MultiDot(ctx, a.variables(0)))
+	},
 	"aten::sum": func(ctx context.Context, a arguments) ([]*autograd.Variable, error) {
 		if err := a.withoutDType(1); err != nil {
 			return nil, err

@@ -2,6 +2,7 @@ package dist
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/tensorpipe-go/tensorpipe/agent"
@@ -16,17 +17,17 @@ var backwardMethod = rref.NewMethod[*autograd.Variable, PassOptions, agent.None]
 // Context of ctx. On the owner of the root, ctx may have none: the gradients are then those of
 // autograd.Backward.
 //
-// The error matches ErrNoContext if ctx has no Context and the root is on another worker, or is one of
-// BackwardWith, autograd.Backward, or of a call.
+// The error matches ErrRoots if the value is no Variable, ErrNoContext if ctx has no Context and the
+// root is on another worker, or is one of BackwardWith, autograd.Backward, or of a call.
 func BackwardRef(ctx context.Context, f *rref.Ref[*autograd.Variable], o PassOptions) error {
 	c := FromContext(ctx)
 	if f.IsOwner() {
 		root, err := f.Local()
 		switch {
 		case err != nil:
-			return err
+			return rootError(err)
 		case root == nil:
-			return fmt.Errorf("%w: RRef should contain a tensor for .backward()", ErrRoots)
+			return errNoVariable
 		case c != nil:
 			return c.BackwardWith(ctx, o, root)
 		case o.RetainGraph:
@@ -38,6 +39,18 @@ func BackwardRef(ctx context.Context, f *rref.Ref[*autograd.Variable], o PassOpt
 		return fmt.Errorf("%w: User RRefs require 'dist_autograd_ctx_id' to be specified", ErrNoContext)
 	}
 	_, err := backwardMethod.Call(ctx, f, o)
+	return rootError(err)
+}
+
+// errNoVariable is the error of a root that is no Variable.
+var errNoVariable = fmt.Errorf("%w: RRef should contain a tensor for .backward()", ErrRoots)
+
+// rootError returns err, the error of using the value of a reference as a root. If the value has
+// another type, the result matches ErrRoots too.
+func rootError(err error) error {
+	if errors.Is(err, rref.ErrType) || errors.Is(err, rref.ErrNoMethod) {
+		return fmt.Errorf("%w: %w", errNoVariable, err)
+	}
 	return err
 }
 
