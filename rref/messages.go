@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"reflect"
 	"slices"
+	"strings"
 	"sync"
 
 	"github.com/tensorpipe-go/tensorpipe/agent"
@@ -17,6 +18,12 @@ const (
 	typeFetch  = "rref.fetch"
 	typeCreate = "rref.create." // followed by the name of the kind of function
 )
+
+// CreatesValue reports whether requests of the type typ, see agent.Message.Type, have the callee keep a
+// value, to which the caller gets a reference. A fetch of the value may be answered before them.
+func CreatesValue(typ string) bool {
+	return strings.HasPrefix(typ, typeCreate) || typ == typeCallRemote || typ == typeOpRemote
+}
 
 var (
 	typeMessage   = agent.NewMessageType[target, string]("rref.type")

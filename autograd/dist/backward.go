@@ -24,7 +24,8 @@ func (c *Context) Backward(ctx context.Context, roots ...*autograd.Variable) err
 	return c.BackwardWith(ctx, PassOptions{}, roots...)
 }
 
-// BackwardWith does what Backward does, with options. It ends with ctx.
+// BackwardWith does what Backward does, with options. It ends with ctx. It first waits for calls that
+// create values for references.
 //
 // The error matches ErrNoContext if c is nil or closed, ErrRoots, ErrRunning if a pass runs in c or a
 // call with c is under way, or ErrUnused; or it is a *NodeError that names the worker on which the pass
@@ -35,6 +36,9 @@ func (c *Context) BackwardWith(ctx context.Context, o PassOptions, roots ...*aut
 	}
 	fed, err := rootFeeds(ctx, roots)
 	if err != nil {
+		return err
+	}
+	if err := c.awaitCreations(ctx); err != nil {
 		return err
 	}
 	p, err := c.beginPass(o, fed)
@@ -93,7 +97,7 @@ func (c *Context) beginPass(o PassOptions, fed []feed) (*pass, error) {
 		return nil, fmt.Errorf("%w: a pass runs in the context %d", ErrRunning, uint64(c.id))
 	}
 	for _, call := range c.calls {
-		return nil, fmt.Errorf("%w: %s is under way", ErrRunning, call)
+		return nil, fmt.Errorf("%w: %s is under way", ErrRunning, call.text)
 	}
 	var nodes []*autograd.Node
 	for _, f := range fed {

@@ -28,7 +28,7 @@ type Context struct {
 	receives map[uint64]*receiveNode
 	order    []uint64                               // the numbers of the messages in sends, as they were recorded
 	known    map[agent.Incarnation]agent.WorkerInfo // workers that were called with this Context
-	calls    map[agent.CallKey]string               // under way, with a description of each
+	calls    map[agent.CallKey]openCall             // under way
 	grads    map[*autograd.Variable]autograd.Value  // of leaves
 	pass     *pass                                  // the one that runs, or waits for gradients
 	last     *pass                                  // the last one that has ended
@@ -74,7 +74,7 @@ func (g *Autograd) newContext(id ID, creator agent.Incarnation, name string) *Co
 	c := &Context{
 		autograd: g, id: id, creator: creator, creatorName: name,
 		sends: map[uint64]*sendNode{}, receives: map[uint64]*receiveNode{},
-		known: map[agent.Incarnation]agent.WorkerInfo{}, calls: map[agent.CallKey]string{},
+		known: map[agent.Incarnation]agent.WorkerInfo{}, calls: map[agent.CallKey]openCall{},
 		grads: map[*autograd.Variable]autograd.Value{},
 	}
 	g.contexts[uint64(id)] = c

@@ -10,6 +10,7 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/agent"
 	"github.com/tensorpipe-go/tensorpipe/agent/codec"
 	"github.com/tensorpipe-go/tensorpipe/autograd"
+	"github.com/tensorpipe-go/tensorpipe/rref"
 	"github.com/tensorpipe-go/tensorpipe/tensor"
 )
 
@@ -137,7 +138,7 @@ func (g *Autograd) encoding(ctx context.Context, m *agent.Message) error {
 		if m.Incarnation() != g.agent.Incarnation() {
 			c.known[m.Incarnation()] = m.Peer
 		}
-		c.calls[call] = fmt.Sprintf("the call of %s on %s", nameOf(m), m.Peer.Name)
+		c.calls[call] = newOpenCall(m)
 	}
 	m.OnEnd(func(end agent.MessageEnd) { c.sent(call, request, out.message, end) })
 	return nil
@@ -149,11 +150,54 @@ func (c *Context) sent(call agent.CallKey, request bool, message uint64, end age
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if request {
+		c.calls[call].close()
 		delete(c.calls, call)
 	}
 	if message != 0 && (end.Outcome == agent.MessageUnsent || request && (end.Outcome != agent.MessageAnswered || end.Err != nil)) {
 		delete(c.sends, message)
 		c.order = slices.DeleteFunc(c.order, func(n uint64) bool { return n == message })
+	}
+}
+
+// openCall is a call within a Context that is under way.
+type openCall struct {
+	text string
+	done chan struct{} // of a call that creates a value, closed at its end
+}
+
+func newOpenCall(m *agent.Message) openCall {
+	c := openCall{text: fmt.Sprintf("the call of %s on %s", nameOf(m), m.Peer.Name)}
+	if rref.CreatesValue(m.Type) {
+		c.done = make(chan struct{})
+	}
+	return c
+}
+
+// close records that the call has ended.
+func (c openCall) close() {
+	if c.done != nil {
+		close(c.done)
+	}
+}
+
+// awaitCreations waits until no call is under way that creates a value: a program that has fetched the
+// value cannot know that the answer to such a call is late. The error is the cause of ctx.
+func (c *Context) awaitCreations(ctx context.Context) error {
+	for {
+		var done chan struct{}
+		c.mu.Lock()
+		for _, call := range c.calls {
+			done = cmp.Or(done, call.done)
+		}
+		c.mu.Unlock()
+		if done == nil {
+			return nil
+		}
+		select {
+		case <-done:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
 	}
 }
 
