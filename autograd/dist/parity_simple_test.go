@@ -60,7 +60,7 @@ func bothKinds(t *testing.T, name string, s func(k kind) script) {
 	inOneProcess(t, "dist_autograd/TensorPipeAgentDistAutogradTest."+name+"_sparse", s(sparse))
 }
 
-// requireKind requires that x is dense or sparse as those of k.
+// require requires that x is dense or sparse as those of k.
 func (k kind) require(t require.TestingT, x variable) {
 	require.Equal(t, k.dense, x.Tensor() != nil, "%v", x)
 	require.Equal(t, k.dense, x.Sparse() == nil, "%v", x)
