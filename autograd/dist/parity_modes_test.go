@@ -166,7 +166,7 @@ func elements(t require.TestingT, v autograd.Value) []float64 {
 // parityFunctions returns the functions that a worker with the marks m serves for parity cases.
 func parityFunctions(m *marks) agent.Funcs {
 	all := agent.Funcs{setDone.Serve(m.set)}
-	for _, more := range []agent.Funcs{commonFunctions()} {
+	for _, more := range []agent.Funcs{commonFunctions(), passFunctions(), refFunctions(m), embeddingFunctions()} {
 		all = append(all, more...)
 	}
 	return all
