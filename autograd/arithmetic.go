@@ -3,6 +3,7 @@ package autograd
 import (
 	"context"
 	"fmt"
+	"math"
 
 	"github.com/tensorpipe-go/tensorpipe/tensor"
 	"github.com/tensorpipe-go/tensorpipe/tensor/ops"
@@ -11,79 +12,133 @@ import (
 // dense returns the error of the operator op if one of args is nil or not dense.
 func dense(op string, args ...*Variable) error {
 	for i, x := range args {
-		if x == nil || x.value.dense == nil {
-			return opError(op, fmt.Errorf("%w: argument %d is not a dense tensor", ErrSparse, i))
+		switch {
+		case x == nil || x.value.IsZero():
+			return opError(op, fmt.Errorf("%w: argument %d is nil", ErrNoTensor, i))
+		case x.value.dense == nil:
+			return opError(op, fmt.Errorf("%w: argument %d is not dense", ErrSparse, i))
 		}
 	}
 	return nil
 }
 
-// Add returns x + y, with broadcasting. Both dense or both sparse, or a dense x and a sparse y.
+// present returns the error of the operator op if one of args is nil.
+func present(op string, args ...*Variable) error {
+	for i, x := range args {
+		if x == nil || x.value.IsZero() {
+			return opError(op, fmt.Errorf("%w: argument %d is nil", ErrNoTensor, i))
+		}
+	}
+	return nil
+}
+
+// Add returns x + y in new memory, with broadcasting and promotion of dtypes if both are dense. Both may
+// be sparse, of the same shape, which gives a sparse result, or only y. The gradient of a sparse Variable
+// has the layout of that of the result.
+//
+// The errors of operators are *OpError. They match ErrNoTensor for a nil argument, ErrSparse for a
+// sparse one that the operator does not take, and otherwise wrap the error of package tensor/ops.
 func Add(ctx context.Context, x, y *Variable) (*Variable, error) {
-	return addScaled(ctx, "add", "AddBackward0", x, y, 1)
+	return addScaled(ctx, x, y, 1)
 }
 
 // AddScaled returns x + alpha*y, as Add does.
 func AddScaled(ctx context.Context, x, y *Variable, alpha float64) (*Variable, error) {
-	return addScaled(ctx, "add", "AddBackward0", x, y, alpha)
+	return addScaled(ctx, x, y, alpha)
 }
 
 // Sub returns x - y, as Add does.
 func Sub(ctx context.Context, x, y *Variable) (*Variable, error) {
-	return addScaled(ctx, "sub", "SubBackward0", x, y, -1)
+	return subScaled(ctx, x, y, 1)
 }
 
 // SubScaled returns x - alpha*y, as Add does.
 func SubScaled(ctx context.Context, x, y *Variable, alpha float64) (*Variable, error) {
-	return addScaled(ctx, "sub", "SubBackward0", x, y, -alpha)
+	return subScaled(ctx, x, y, alpha)
 }
 
 // number returns v as a number for tensors of integers and of floating point numbers.
 func number(v float64) ops.Number {
-	if n := int64(v); float64(n) == v {
+	if n := int64(v); float64(n) == v && (n != 0 || !math.Signbit(v)) {
 		return ops.Int(n)
 	}
 	return ops.Float(v)
 }
 
-func addScaled(ctx context.Context, op, name string, x, y *Variable, alpha float64) (*Variable, error) {
-	out, err := addValues(ctx, op, x, y, alpha)
-	if err != nil {
-		return nil, opError(op, err)
+func addScaled(ctx context.Context, x, y *Variable, alpha float64) (*Variable, error) {
+	if err := present("add", x, y); err != nil {
+		return nil, err
 	}
+	out, err := addValues(ctx, x.value, y.value, number(alpha))
+	if err != nil {
+		return nil, opError("add", err)
+	}
+	return sumResult(ctx, "AddBackward0", out, x, y, alpha), nil
+}
+
+func subScaled(ctx context.Context, x, y *Variable, alpha float64) (*Variable, error) {
+	if err := present("sub", x, y); err != nil {
+		return nil, err
+	}
+	out, err := subValues(ctx, x.value, y.value, number(alpha))
+	if err != nil {
+		return nil, opError("sub", err)
+	}
+	return sumResult(ctx, "SubBackward0", out, x, y, -alpha), nil
+}
+
+// sumResult returns the result out of x + factor*y.
+func sumResult(ctx context.Context, name string, out Value, x, y *Variable, factor float64) *Variable {
 	n := newNode(ctx, name, x, y)
 	r := New(out)
-	n.addResult(r)
 	if n != nil {
-		n.backward = func(ctx context.Context, grads, out []Value) (err error) {
-			out[0] = grads[0]
-			if n.needs(1) {
-				out[1], err = grads[0].scaled(ctx, alpha)
-			}
-			return err
-		}
+		n.addResult(r)
+		n.takesSparse, n.backward = true, sumBackward(n, factor)
 	}
-	return r, nil
+	return r
+}
+
+// sumBackward returns the backward function of x + factor*y.
+func sumBackward(n *Node, factor float64) backwardFunc {
+	return func(ctx context.Context, grads, out []Value) (err error) {
+		out[0] = grads[0]
+		if n.needs(1) {
+			out[1], err = grads[0].scaled(ctx, factor)
+		}
+		return err
+	}
 }
 
 // addValues returns x + alpha*y.
-func addValues(ctx context.Context, op string, x, y *Variable, alpha float64) (Value, error) {
-	if x == nil || y == nil || x.value.IsZero() || y.value.IsZero() {
-		return Value{}, dense(op, x, y)
-	}
-	e := engineOf(ctx)
-	switch a, b := x.value, y.value; {
-	case a.dense != nil && b.dense != nil:
-		t, err := e.Add(ctx, a.dense, b.dense, number(alpha))
+func addValues(ctx context.Context, x, y Value, alpha ops.Number) (Value, error) {
+	switch e := engineOf(ctx); {
+	case x.dense != nil && y.dense != nil:
+		t, err := e.Add(ctx, x.dense, y.dense, alpha)
 		return Dense(t), err
-	case a.dense != nil:
-		t, err := e.AddDenseSparse(ctx, a.dense, b.sparse, number(alpha))
+	case x.dense != nil:
+		t, err := e.AddDenseSparse(ctx, x.dense, y.sparse, alpha)
 		return Dense(t), err
-	case b.sparse != nil:
-		s, err := e.AddSparse(ctx, a.sparse, b.sparse, number(alpha))
+	case y.sparse != nil:
+		s, err := e.AddSparse(ctx, x.sparse, y.sparse, alpha)
 		return Sparse(s), err
 	}
-	return Value{}, fmt.Errorf("%w: a dense tensor cannot be added to a sparse one", ErrSparse)
+	return Value{}, errSparseDense
+}
+
+// subValues returns x - alpha*y.
+func subValues(ctx context.Context, x, y Value, alpha ops.Number) (Value, error) {
+	switch e := engineOf(ctx); {
+	case x.dense != nil && y.dense != nil:
+		t, err := e.Sub(ctx, x.dense, y.dense, alpha)
+		return Dense(t), err
+	case x.dense != nil:
+		t, err := e.SubDenseSparse(ctx, x.dense, y.sparse, alpha)
+		return Dense(t), err
+	case y.sparse != nil:
+		s, err := e.SubSparse(ctx, x.sparse, y.sparse, alpha)
+		return Sparse(s), err
+	}
+	return Value{}, errSparseDense
 }
 
 // scaled returns factor*v, which is v itself if factor is 1.
@@ -100,80 +155,15 @@ func (v Value) scaled(ctx context.Context, factor float64) (Value, error) {
 	return Dense(t), err
 }
 
-// AddNumber returns x + c.
-func AddNumber(ctx context.Context, x *Variable, c float64) (*Variable, error) {
-	return withNumber(ctx, "add", "AddBackward0", x, c, 1, func(e *ops.Engine, t *tensor.Tensor, c ops.Number) (*tensor.Tensor, error) {
-		return e.AddNumber(ctx, t, c, ops.Int(1))
-	})
-}
-
-// MulNumber returns c*x. x may be sparse.
-func MulNumber(ctx context.Context, x *Variable, c float64) (*Variable, error) {
-	if x != nil && x.value.sparse != nil {
-		return scaledSparse(ctx, "mul", "MulBackward0", x, c)
-	}
-	return withNumber(ctx, "mul", "MulBackward0", x, c, c, func(e *ops.Engine, t *tensor.Tensor, c ops.Number) (*tensor.Tensor, error) {
-		return e.MulNumber(ctx, t, c)
-	})
-}
-
-// DivNumber returns x/c. x may be sparse.
-func DivNumber(ctx context.Context, x *Variable, c float64) (*Variable, error) {
-	if x != nil && x.value.sparse != nil {
-		return scaledSparse(ctx, "div", "DivBackward0", x, 1/c)
-	}
-	return withNumber(ctx, "div", "DivBackward0", x, c, 1/c, func(e *ops.Engine, t *tensor.Tensor, c ops.Number) (*tensor.Tensor, error) {
-		return e.DivNumber(ctx, t, c)
-	})
-}
-
-// withNumber returns the result of f for x and the number c, whose derivative is factor.
-func withNumber(ctx context.Context, op, name string, x *Variable, c, factor float64,
-	f func(*ops.Engine, *tensor.Tensor, ops.Number) (*tensor.Tensor, error),
-) (*Variable, error) {
-	if err := dense(op, x); err != nil {
-		return nil, err
-	}
-	t, err := f(engineOf(ctx), x.value.dense, number(c))
-	if err != nil {
-		return nil, opError(op, err)
-	}
-	n := newNode(ctx, name, x)
-	if n != nil {
-		n.backward = func(ctx context.Context, grads, out []Value) (err error) {
-			out[0], err = grads[0].scaled(ctx, factor)
-			return err
-		}
-	}
-	return result(t, n), nil
-}
-
-// scaledSparse returns factor*x for a sparse x.
-func scaledSparse(ctx context.Context, op, name string, x *Variable, factor float64) (*Variable, error) {
-	v, err := x.value.scaled(ctx, factor)
-	if err != nil {
-		return nil, opError(op, err)
-	}
-	n := newNode(ctx, name, x)
-	r := New(v)
-	n.addResult(r)
-	if n != nil {
-		n.backward = func(ctx context.Context, grads, out []Value) (err error) {
-			out[0], err = grads[0].scaled(ctx, factor)
-			return err
-		}
-	}
-	return r, nil
-}
-
-// Mul returns the products of the elements of x and y, with broadcasting. If one is sparse, the
-// result is; two sparse tensors must have the same shape.
+// Mul returns the products of the elements of x and y in new memory, with broadcasting and promotion of
+// dtypes. If one is sparse, the result is; two sparse tensors must have the same shape. The gradient of
+// a sparse argument is sparse.
 func Mul(ctx context.Context, x, y *Variable) (*Variable, error) {
-	if x != nil && y != nil && (x.value.sparse != nil || y.value.sparse != nil) {
-		return mulSparse(ctx, x, y)
-	}
-	if err := dense("mul", x, y); err != nil {
+	if err := present("mul", x, y); err != nil {
 		return nil, err
+	}
+	if x.value.sparse != nil || y.value.sparse != nil {
+		return mulSparse(ctx, x, y)
 	}
 	t, err := engineOf(ctx).Mul(ctx, x.value.dense, y.value.dense)
 	if err != nil {
@@ -211,15 +201,12 @@ func (s saved) times(ctx context.Context, grad Value) (Value, error) {
 	if err != nil {
 		return Value{}, err
 	}
-	g, err := grad.ToDense()
-	if err != nil {
-		return Value{}, err
-	}
-	t, err := engineOf(ctx).Mul(ctx, g, v.dense)
+	t, err := engineOf(ctx).Mul(ctx, grad.dense, v.dense)
 	return Dense(t), err
 }
 
-// Div returns the quotients of the elements of x and y, with broadcasting.
+// Div returns the quotients of the elements of x and y, which are dense, in new memory, with broadcasting
+// and promotion of dtypes.
 func Div(ctx context.Context, x, y *Variable) (*Variable, error) {
 	if err := dense("div", x, y); err != nil {
 		return nil, err
@@ -232,29 +219,38 @@ func Div(ctx context.Context, x, y *Variable) (*Variable, error) {
 	if n != nil {
 		xs, ys := n.saveIf(n.needs(1), x), n.save(y)
 		n.backward = func(ctx context.Context, grads, out []Value) error {
-			yv, err := ys.get()
+			x, err := xs.getDense()
 			if err != nil {
 				return err
 			}
-			e := engineOf(ctx)
-			q, err := e.Div(ctx, grads[0].dense, yv.dense) // the gradient of x
+			y, err := ys.getDense()
 			if err != nil {
 				return err
 			}
-			out[0] = Dense(q)
-			if !n.needs(1) {
-				return nil
-			}
-			v, err := xs.times(ctx, Dense(q))
-			if err != nil {
-				return err
-			}
-			if v.dense, err = e.Div(ctx, v.dense, yv.dense); err != nil {
-				return err
-			}
-			out[1].dense, err = e.Neg(ctx, v.dense)
-			return err
+			return quotientBackward(ctx, n, grads[0].dense, x, y, out)
 		}
 	}
 	return result(t, n), nil
+}
+
+// quotientBackward sets out to the gradients of x and y for x/y: grad/y and -(grad/y)*x/y. x may be nil
+// if y needs none.
+func quotientBackward(ctx context.Context, n *Node, grad, x, y *tensor.Tensor, out []Value) error {
+	e := engineOf(ctx)
+	q, err := e.Div(ctx, grad, y)
+	if err != nil {
+		return err
+	}
+	out[0] = Dense(q)
+	if !n.needs(1) {
+		return nil
+	}
+	if q, err = e.Mul(ctx, q, x); err != nil {
+		return err
+	}
+	if q, err = e.Div(ctx, q, y); err != nil {
+		return err
+	}
+	out[1].dense, err = e.Neg(ctx, q)
+	return err
 }

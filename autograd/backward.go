@@ -3,6 +3,7 @@ package autograd
 import (
 	"context"
 	"fmt"
+	"slices"
 )
 
 // BackwardOption is an option of Backward.
@@ -18,15 +19,20 @@ func RetainGraph() BackwardOption {
 	return func(o *backwardOptions) { o.retain = true }
 }
 
-// WithGradients gives the gradients of the roots, one for each. Without it each root must have one
-// element, and the gradient 1.
+// WithGradients gives the gradients of the roots, one for each, of the same shapes. A root whose gradient
+// is the zero Value, or without this option each root, must have one element, and the gradient 1. The
+// memory of grads is read, and remains the caller's.
 func WithGradients(grads ...Value) BackwardOption {
-	return func(o *backwardOptions) { o.grads = grads }
+	return func(o *backwardOptions) { o.grads = append([]Value{}, grads...) }
 }
 
 // Backward computes the gradients of roots for all leaves that require one, and adds them to those of
-// the leaves, see Variable.Grad. The error matches ErrNotRequired, ErrNotScalar, or is an *OpError
-// that names the operator whose backward function failed; some leaves may have their gradient then.
+// the leaves, see Variable.Grad. Roots may depend on each other, and occur more than once.
+//
+// The error is an *OpError with the name "backward" that matches ErrNoTensor, ErrNotRequired ErrNoGradient
+// or ErrNotScalar, or is a *GradientError, if roots or their gradients are wrong; an *OpError with the name
+// of the Node whose function failed, or which is released; or the cause of the end of ctx. After an
+// error in a pass, some leaves may have their gradient.
 func Backward(ctx context.Context, roots []*Variable, options ...BackwardOption) error {
 	var o backwardOptions
 	for _, f := range options {
@@ -36,7 +42,7 @@ func Backward(ctx context.Context, roots []*Variable, options ...BackwardOption)
 	if err != nil {
 		return err
 	}
-	p := NewPass(o.retain, func(ctx context.Context, x *Variable, grad Value) error { return x.accumulate(ctx, grad) })
+	p := NewPass(o.retain, nil)
 	for _, x := range roots {
 		p.Add(x.Edge().Node)
 	}
@@ -53,15 +59,25 @@ func Backward(ctx context.Context, roots []*Variable, options ...BackwardOption)
 
 // rootGradients returns the gradients of roots: those in given, or ones.
 func rootGradients(ctx context.Context, roots []*Variable, given []Value) ([]Value, error) {
+	if len(roots) == 0 {
+		return nil, opError("backward", fmt.Errorf("%w: no tensors provided for gradient computation", ErrNoTensor))
+	}
 	if given != nil && len(given) != len(roots) {
-		return nil, opError("backward", fmt.Errorf("%w: %d gradients for %d roots", ErrNoGradient, len(given), len(roots)))
+		err := fmt.Errorf("%w: %d gradients for %d roots", ErrNoGradient, len(given), len(roots))
+		return nil, opError("backward", err)
 	}
 	grads := make([]Value, len(roots))
 	for i, x := range roots {
 		switch {
-		case x == nil || !x.RequiresGrad():
+		case x == nil:
+			return nil, opError("backward", fmt.Errorf("%w: element %d of tensors is nil", ErrNoTensor, i))
+		case !x.RequiresGrad():
 			return nil, opError("backward", fmt.Errorf("element %d of tensors %w", i, ErrNotRequired))
-		case given != nil:
+		case given != nil && !given[i].IsZero():
+			if !slices.Equal(given[i].Shape(), x.Shape()) {
+				return nil, opError("backward", fmt.Errorf("the gradient of element %d: %w", i,
+					&GradientError{Got: slices.Clone(given[i].Shape()), Want: slices.Clone(x.Shape())}))
+			}
 			grads[i] = given[i].Shared()
 		default:
 			g, err := Ones(ctx, x)
@@ -75,17 +91,20 @@ func rootGradients(ctx context.Context, roots []*Variable, given []Value) ([]Val
 }
 
 // Ones returns the gradient of x, a Variable with one element, if it is a root. The error matches
-// ErrNotScalar if x has more elements.
+// ErrNotScalar if x has no or more elements, or is sparse.
 func Ones(ctx context.Context, x *Variable) (Value, error) {
+	if x == nil {
+		return Value{}, opError("backward", ErrNoTensor)
+	}
 	if n := x.value.dense; n == nil || n.Len() != 1 {
 		return Value{}, opError("backward", fmt.Errorf("%w, not for %v", ErrNotScalar, x))
 	}
 	t, err := engineOf(ctx).Ones(ctx, x.DType(), x.Shape()...)
-	return Value{dense: t, unique: true}, err
+	return Value{dense: t, unique: true}, opError("backward", err)
 }
 
-// accumulate adds grad to the gradient of x, a leaf that requires one.
-func (x *Variable) accumulate(ctx context.Context, grad Value) (err error) {
+// addToLeaf adds grad to the gradient of x, a leaf that requires one.
+func addToLeaf(ctx context.Context, x *Variable, grad Value) (err error) {
 	l := x.accumulator()
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -8,28 +8,27 @@ import (
 )
 
 // Embedding returns the rows of weight, of shape [rows, n], that indices, I64 of any shape, selects, in
-// the shape [indices..., n]. The gradient of weight is sparse if sparse is true.
+// the shape [indices..., n], in new memory. Both are dense. The gradient of weight is sparse if sparse is
+// true.
 func Embedding(ctx context.Context, weight, indices *Variable, sparse bool) (*Variable, error) {
 	if err := dense("embedding", weight, indices); err != nil {
 		return nil, err
 	}
-	at, rows := indices.value.dense, 0
+	at := indices.value.dense
 	t, err := engineOf(ctx).Embedding(ctx, weight.value.dense, at)
 	if err != nil {
 		return nil, opError("embedding", err)
 	}
-	rows = weight.Shape()[0]
 	n := newNode(ctx, "EmbeddingBackward0", weight)
 	if n != nil {
-		s := n.save(indices)
+		s, rows := n.save(indices), weight.Shape()[0]
 		n.backward = func(ctx context.Context, grads, out []Value) error {
-			if _, err := s.get(); err != nil {
-				return err
-			}
-			var err error
-			if sparse {
+			_, err := s.get()
+			switch {
+			case err != nil:
+			case sparse:
 				out[0].sparse, err = engineOf(ctx).EmbeddingSparseBackward(ctx, grads[0].dense, at, rows)
-			} else {
+			default:
 				out[0].dense, err = engineOf(ctx).EmbeddingBackward(ctx, grads[0].dense, at, rows)
 			}
 			return err
@@ -48,41 +47,43 @@ type Bags struct {
 }
 
 // EmbeddingBag returns the sum or the mean of the rows of weight, of shape [rows, n], in each bag, in
-// the shape [bags, n].
+// the shape [bags, n], in new memory. All arguments are dense.
 func EmbeddingBag(ctx context.Context, weight *Variable, b Bags) (*Variable, error) {
-	if err := dense("embedding_bag", weight, b.Indices); err != nil {
+	offsets, err := optional("embedding_bag", b.Offsets)
+	if err != nil {
 		return nil, err
 	}
-	var offsets, factors *tensor.Tensor
-	args := []*Variable{weight}
-	if b.Offsets != nil {
-		if err := dense("embedding_bag", b.Offsets); err != nil {
-			return nil, err
-		}
-		offsets = b.Offsets.value.dense
+	factors, err := optional("embedding_bag", b.PerSampleWeights)
+	if err != nil {
+		return nil, err
 	}
-	if b.PerSampleWeights != nil {
-		if err := dense("embedding_bag", b.PerSampleWeights); err != nil {
-			return nil, err
-		}
-		factors = b.PerSampleWeights.value.dense
-		args = append(args, b.PerSampleWeights)
+	if err := dense("embedding_bag", weight, b.Indices); err != nil {
+		return nil, err
 	}
 	indices := b.Indices.value.dense
 	t, err := engineOf(ctx).EmbeddingBag(ctx, weight.value.dense, indices, offsets, factors, b.Options)
 	if err != nil {
 		return nil, opError("embedding_bag", err)
 	}
-	n := newNode(ctx, "EmbeddingBagBackward0", args...)
+	n := newNode(ctx, "EmbeddingBagBackward0", weight, b.PerSampleWeights)
 	if n != nil {
-		rows := weight.Shape()[0]
-		table, at := n.saveIf(len(args) > 1 && n.needs(1), weight), n.save(b.Indices)
+		rows, table := weight.Shape()[0], n.saveIf(n.needs(1), weight)
+		all := n.saveAll(b.Indices, b.Offsets, b.PerSampleWeights)
 		n.backward = func(ctx context.Context, grads, out []Value) error {
-			if _, err := at.get(); err != nil {
+			w, err := table.getDense()
+			if err != nil {
+				return err
+			}
+			if err := checkSaved(all); err != nil {
 				return err
 			}
 			e, g := engineOf(ctx), grads[0].dense
-			var err error
+			if w != nil {
+				last := b.Options.IncludeLastOffset
+				if out[1].dense, err = e.EmbeddingBagWeightsBackward(ctx, g, w, indices, offsets, last); err != nil {
+					return err
+				}
+			}
 			switch {
 			case !n.needs(0):
 			case b.Sparse:
@@ -90,16 +91,16 @@ func EmbeddingBag(ctx context.Context, weight *Variable, b Bags) (*Variable, err
 			default:
 				out[0].dense, err = e.EmbeddingBagBackward(ctx, g, indices, offsets, factors, rows, b.Options)
 			}
-			if err != nil || table.version == nil {
-				return err
-			}
-			w, err := table.get()
-			if err != nil {
-				return err
-			}
-			out[1].dense, err = e.EmbeddingBagWeightsBackward(ctx, g, w.dense, indices, offsets, b.Options.IncludeLastOffset)
 			return err
 		}
 	}
 	return result(t, n), nil
+}
+
+// optional returns the tensor of x, or nil if x is nil. The error is one of dense.
+func optional(op string, x *Variable) (*tensor.Tensor, error) {
+	if x == nil {
+		return nil, nil
+	}
+	return x.value.dense, dense(op, x)
 }

@@ -26,10 +26,20 @@ var (
 	// ErrInPlace is returned for a change in place which the graph does not allow.
 	ErrInPlace = errors.New("is being used in an in-place operation")
 
+	// ErrNoTensor is returned by operators for an argument that is nil or has no data, and by Backward
+	// without roots.
+	ErrNoTensor = errors.New("there is no tensor")
+
+	// ErrNoFunction is returned for a function that is nil.
+	ErrNoFunction = errors.New("there is no function")
+
 	// ErrSparse is returned by operators for a sparse tensor that they do not take, or a dense one
 	// where they take only sparse ones.
 	ErrSparse = errors.New("wrong layout of the tensor")
 )
+
+// errSparseDense is the error of a sum whose first term is sparse and whose second one is not.
+var errSparseDense = fmt.Errorf("%w: a dense tensor cannot be added to a sparse one", ErrSparse)
 
 // OpError is the error of an operator, or of its backward function. Op is the name of the operator,
 // such as "matmul", or that of the Node, such as "MmBackward0".
@@ -57,7 +67,7 @@ type GradientError struct {
 }
 
 func (e *GradientError) Error() string {
-	return fmt.Sprintf("the gradient has the shape %v, and the tensor %v", e.Got, e.Want)
+	return fmt.Sprintf("got %v but expected shape compatible with %v", e.Got, e.Want)
 }
 
 func (e *GradientError) Unwrap() error { return e.Err }

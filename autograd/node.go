@@ -14,17 +14,19 @@ import (
 // its results. The node of a leaf accumulates the gradient. Nodes may be used by several passes at
 // once.
 type Node struct {
-	name     string
-	sequence uint64 // later operators have higher numbers
-	leaf     *Variable
-	outputs  int // results of the operator
-	forms    [1]form
-	more     []form // of all results, if there are several
-	edges    []Edge
-	inline   [3]Edge
+	name    string
+	number  uint64 // unique; later operators have higher ones
+	leaf    *Variable
+	outputs int // results of the operator
+	forms   [1]form
+	more    []form // of all results, if there are several
+	edges   []Edge
+	inline  [3]Edge
 
-	saves    bool // backward needs tensors, which are released after a pass that does not retain the graph
-	takesAll bool // backward is called in each pass, with zero Values for missing gradients
+	saves       bool // backward needs tensors, which are released after a pass that does not retain the graph
+	takesAll    bool // backward is called in each pass, with zero Values for missing gradients
+	isCustom    bool // backward is a function of the application
+	takesSparse bool // backward takes sparse gradients; those of other nodes are made dense
 
 	mu       sync.Mutex
 	backward backwardFunc // nil for the node of a leaf, and if it was released
@@ -58,8 +60,8 @@ type outputHook struct {
 // accumulated, without arguments.
 type PostHook func(ctx context.Context, arguments, results []Value) error
 
-// sequences numbers the nodes, for all graphs of the process: only their order matters.
-var sequences atomic.Uint64
+// numbers is the number of the last node, for all graphs of the process: only differences matter.
+var numbers atomic.Uint64
 
 // newNode returns a node for an operator on args, or nil if ctx records no graph or none of args
 // requires a gradient. The caller sets backward.
@@ -71,7 +73,7 @@ func newNode(ctx context.Context, name string, args ...*Variable) *Node {
 	if !required || !IsGradEnabled(ctx) {
 		return nil
 	}
-	n := &Node{name: name, sequence: sequences.Add(1)}
+	n := &Node{name: name, number: numbers.Add(1)}
 	n.edges = n.inline[:0]
 	for _, x := range args {
 		n.edges = append(n.edges, x.Edge())
@@ -92,7 +94,10 @@ func result(t *tensor.Tensor, n *Node) *Variable {
 // view returns the result t of an operator whose node is n, or which has none. t views memory of x.
 func view(t *tensor.Tensor, n *Node, x *Variable) *Variable {
 	v := &Variable{value: Dense(t), version: x.version, isView: true}
-	n.addResult(v)
+	if n != nil {
+		x.version.viewed.Store(true)
+		n.addResult(v)
+	}
 	return v
 }
 
@@ -122,10 +127,16 @@ func (n *Node) addForm(f form) {
 // have been used by an operator. A pass calls backward once, with their gradients; those that there
 // are none of are zero Values. It is for a graph whose other part is elsewhere, such as in another
 // process.
-func NewSource(name string, results []*Variable, backward func(ctx context.Context, grads []Value) error) *Node {
-	n := &Node{name: name, sequence: sequences.Add(1), takesAll: true}
+func NewSource(name string, results []*Variable,
+	backward func(ctx context.Context, grads []Value) error,
+) *Node {
+	n := &Node{name: name, number: numbers.Add(1), takesAll: true, takesSparse: true}
 	n.backward = func(ctx context.Context, grads, _ []Value) error { return backward(ctx, grads) }
 	for _, x := range results {
+		if x == nil {
+			n.addForm(form{})
+			continue
+		}
 		x.requiresGrad = false
 		n.addResult(x)
 	}
@@ -133,12 +144,16 @@ func NewSource(name string, results []*Variable, backward func(ctx context.Conte
 }
 
 // NewSink returns a node to which a pass feeds the gradients of args, one for each, which it passes
-// on. It is the counterpart of NewSource. args must require a gradient.
+// on. It is the counterpart of NewSource. An argument that requires no gradient gets none.
 func NewSink(name string, args []*Variable) *Node {
-	n := &Node{name: name, sequence: sequences.Add(1)}
+	n := &Node{name: name, number: numbers.Add(1), takesSparse: true}
 	for _, x := range args {
 		n.edges = append(n.edges, x.Edge())
-		n.addForm(formOf(x.value))
+		if x == nil {
+			n.addForm(form{})
+		} else {
+			n.addForm(formOf(x.value))
+		}
 	}
 	n.backward = func(_ context.Context, grads, out []Value) error {
 		copy(out, grads)
@@ -170,7 +185,11 @@ func (n *Node) Edges() []Edge { return slices.Clone(n.edges) }
 func (n *Node) Outputs() int { return n.outputs }
 
 // AddPostHook makes f be called after the node in each pass, after the hooks that were added before.
+// It does nothing if f is nil.
 func (n *Node) AddPostHook(f PostHook) {
+	if f == nil {
+		return
+	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.hooks.post = append(slices.Clip(n.hooks.post), f)
@@ -214,15 +233,51 @@ func (n *Node) save(x *Variable) saved {
 	return saved{x.value, x.version, x.version.n.Load()}
 }
 
+// saveAll saves those of xs that are not nil.
+func (n *Node) saveAll(xs ...*Variable) []saved {
+	all := make([]saved, len(xs))
+	for i, x := range xs {
+		if x != nil {
+			all[i] = n.save(x)
+		}
+	}
+	return all
+}
+
+// checkSaved returns the first error of get of all.
+func checkSaved(all []saved) error {
+	for _, s := range all {
+		if _, err := s.get(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // get returns the data. The error matches ErrModified if it was changed in place since it was saved.
 func (s saved) get() (Value, error) {
+	if s.version == nil {
+		return Value{}, nil // nothing was saved
+	}
 	if now := s.version.n.Load(); now != s.at {
-		return Value{}, fmt.Errorf("%w: %v is at version %d; expected version %d instead", ErrModified, s.value, now, s.at)
+		return Value{}, fmt.Errorf("%w: %v is at version %d; expected version %d instead",
+			ErrModified, s.value, now, s.at)
 	}
 	return s.value, nil
 }
 
-// Zeros returns a gradient of the result with that number that is zero everywhere.
+// getDense returns the data, which is dense, or nil if nothing was saved.
+func (s saved) getDense() (*tensor.Tensor, error) {
+	v, err := s.get()
+	return v.dense, err
+}
+
+// Zeros returns a gradient of the result with that number that is zero everywhere, dense, in new memory.
+// The error matches ErrNoGradient if there is no such result, or is one of allocating it.
 func (n *Node) Zeros(ctx context.Context, output int) (Value, error) {
+	if output < 0 || output >= n.outputs {
+		err := fmt.Errorf("%w: it has %d results, and none with number %d", ErrNoGradient, n.outputs, output)
+		return Value{}, opError(n.name, err)
+	}
 	return n.form(output).zeros(ctx)
 }

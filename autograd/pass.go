@@ -3,99 +3,47 @@ package autograd
 import (
 	"context"
 	"fmt"
+	"slices"
 )
 
 // Pass is one computation of gradients through a graph: it executes each node once, when the
 // gradients of all its results are known. Backward makes one; package dist feeds one with gradients
-// that come from other processes. It must not be used concurrently.
+// that come from other processes. A Pass must not be used concurrently; several may execute the nodes
+// of one graph at the same time.
 type Pass struct {
 	retain     bool
 	accumulate func(ctx context.Context, x *Variable, grad Value) error
-	steps      map[*Node]*step
+	steps      stepTable
 	ready      []*step
 	open       int
-	slab       []step  // unused memory of steps
 	out        []Value // memory of the results of a node
 }
 
-// step is a node in a pass.
-type step struct {
-	node  *Node
-	waits int     // gradients that are still to come: those of edges to the node, and those to be fed
-	grads []Value // of the results of its operator, summed so far
-	one   [1]Value
-}
-
 // NewPass returns a Pass. It calls accumulate for each leaf to which a gradient comes; if the Value was
-// made by Owned, or its memory belongs to nothing else, Accumulate may keep it without a copy. Unless
-// retain is set, the nodes drop the tensors that they have saved when they are executed.
+// made by Owned, or its memory belongs to nothing else, Accumulate may keep it without a copy. Without
+// accumulate the leaves get the gradients, see Variable.Grad. Unless retain is set, the nodes drop the
+// tensors that they have saved when they are executed.
 func NewPass(retain bool, accumulate func(ctx context.Context, x *Variable, grad Value) error) *Pass {
-	return &Pass{retain: retain, accumulate: accumulate, steps: map[*Node]*step{}}
-}
-
-// Add adds n, and all nodes to which gradients go from it, to the pass. n waits for one call of Feed
-// more. All nodes must be added before Run.
-func (p *Pass) Add(n *Node) {
-	p.step(n).waits++
-}
-
-// Has reports whether n is part of the pass.
-func (p *Pass) Has(n *Node) bool { return p.steps[n] != nil }
-
-// Open returns the number of nodes that are not executed.
-func (p *Pass) Open() int { return p.open }
-
-// step returns the step of n, which it adds with all that follow if there is none.
-func (p *Pass) step(n *Node) *step {
-	if s := p.steps[n]; s != nil {
-		return s
+	if accumulate == nil {
+		accumulate = addToLeaf
 	}
-	first := p.newStep(n)
-	for pending := []*step{first}; len(pending) > 0; {
-		last := len(pending) - 1
-		n := pending[last].node
-		pending = pending[:last]
-		for _, edge := range n.edges {
-			if edge.Node == nil {
-				continue
-			}
-			s := p.steps[edge.Node]
-			if s == nil {
-				s = p.newStep(edge.Node)
-				pending = append(pending, s)
-			}
-			s.waits++
-		}
-	}
-	return first
-}
-
-// newStep adds a step for n.
-func (p *Pass) newStep(n *Node) *step {
-	if len(p.slab) == 0 {
-		p.slab = make([]step, min(max(8, len(p.steps)), 256))
-	}
-	s := &p.slab[0]
-	p.slab = p.slab[1:]
-	s.node = n
-	if s.grads = s.one[:]; n.outputs != 1 {
-		s.grads = make([]Value, n.outputs)
-	}
-	p.steps[n] = s
-	p.open++
-	return s
+	return &Pass{retain: retain, accumulate: accumulate}
 }
 
 // Feed adds grads to the gradients of the results of n, which Add has added: one for each, of which
 // some may be zero Values. The error is a *GradientError, or one of adding gradients.
 func (p *Pass) Feed(ctx context.Context, n *Node, grads ...Value) error {
-	s := p.steps[n]
-	if s == nil || len(grads) != len(s.grads) {
-		return opError(n.name, fmt.Errorf("%w: %d gradients were fed, want %d", ErrNoGradient, len(grads), n.outputs))
+	if !p.Has(n) {
+		return opError("backward", fmt.Errorf("%w: the node is not part of the pass", ErrNoGradient))
+	}
+	s := p.steps.find(n)
+	if s.waits == 0 || len(grads) != n.outputs {
+		err := fmt.Errorf("%w: it waits for %d times %d gradients, not for %d", ErrNoGradient, s.waits, n.outputs, len(grads))
+		return opError(n.name, err)
 	}
 	for i, g := range grads {
 		if err := p.add(ctx, s, i, g); err != nil {
-			return err
+			return opError(n.name, err)
 		}
 	}
 	p.arrived(s)
@@ -111,7 +59,7 @@ func (p *Pass) add(ctx context.Context, s *step, output int, g Value) error {
 	if err == nil {
 		s.grads[output], err = s.grads[output].sum(ctx, g)
 	}
-	return opError(s.node.name, err)
+	return err
 }
 
 // arrived records that one of the gradients has come for which s waits.
@@ -127,12 +75,12 @@ func (p *Pass) arrived(s *step) {
 func (p *Pass) Run(ctx context.Context) error {
 	ctx = NoGrad(ctx)
 	for len(p.ready) > 0 {
-		if err := context.Cause(ctx); err != nil {
-			return err
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
 		}
 		last := len(p.ready) - 1
 		s := p.ready[last]
-		p.ready = p.ready[:last]
+		p.ready[last], p.ready = nil, p.ready[:last]
 		if err := p.execute(ctx, s); err != nil {
 			return err
 		}
@@ -149,13 +97,8 @@ func (p *Pass) execute(ctx context.Context, s *step) error {
 	if err != nil {
 		return opError(n.name, err)
 	}
-	for _, h := range hooks.pre {
-		if g := grads[h.output]; !g.IsZero() {
-			if grads[h.output], err = h.f(ctx, g.Shared()); err != nil {
-				return opError(n.name, err)
-			}
-			grads[h.output].unique = false
-		}
+	if err := callHooks(ctx, n, hooks.pre, grads); err != nil {
+		return opError(n.name, err)
 	}
 	out := p.out[:0]
 	for range n.edges {
@@ -185,11 +128,11 @@ func (p *Pass) execute(ctx context.Context, s *step) error {
 		if edge.Node == nil {
 			continue
 		}
-		next := p.steps[edge.Node]
+		next := p.steps.find(edge.Node)
 		g := out[i]
 		g.unique = g.unique && len(hooks.post) == 0
 		if err := p.add(ctx, next, edge.Output, g); err != nil {
-			return err
+			return opError(n.name, fmt.Errorf("an invalid gradient at index %d: %w", i, err))
 		}
 		p.arrived(next)
 	}
@@ -200,6 +143,30 @@ func (p *Pass) execute(ctx context.Context, s *step) error {
 	return nil
 }
 
+// callHooks replaces grads by the results of the hooks for them.
+func callHooks(ctx context.Context, n *Node, hooks []outputHook, grads []Value) error {
+	for _, h := range hooks {
+		g := grads[h.output]
+		if g.IsZero() {
+			continue
+		}
+		after, err := h.f(ctx, g.Shared())
+		if err != nil {
+			return err
+		}
+		if !after.IsZero() && !slices.Equal(after.Shape(), g.Shape()) {
+			err := &GradientError{Got: after.Shape(), Want: g.Shape()}
+			return fmt.Errorf("a hook has changed the size of the value: %w", err)
+		}
+		if after, err = n.form(h.output).fit(ctx, after); err != nil {
+			return err
+		}
+		grads[h.output] = after.Shared()
+	}
+	return nil
+}
+
+// anyGradient reports whether one of grads is not the zero Value.
 func anyGradient(grads []Value) bool {
 	for _, g := range grads {
 		if !g.IsZero() {
@@ -211,25 +178,27 @@ func anyGradient(grads []Value) bool {
 
 // computeGradients calls backward, and finds out whether others hold the memory of its results.
 func (p *Pass) computeGradients(ctx context.Context, n *Node, backward backwardFunc, grads, out []Value) error {
-	if !n.takesAll {
-		for i, g := range grads {
-			if g.IsZero() {
-				z, err := n.form(i).zeros(ctx)
-				if err != nil {
-					return err
-				}
-				grads[i] = z
-			}
+	for i, g := range grads {
+		var err error
+		switch {
+		case g.IsZero() && !n.takesAll:
+			grads[i], err = n.form(i).zeros(ctx)
+		case g.sparse != nil && !n.takesSparse:
+			grads[i].dense, err = engineOf(ctx).ToDense(ctx, g.sparse)
+			grads[i].sparse, grads[i].unique = nil, true
+		}
+		if err != nil {
+			return err
 		}
 	}
 	if err := backward(ctx, grads, out); err != nil {
 		return err
 	}
 	for i := range out {
-		out[i].unique = true
+		out[i].unique = out[i].unique || !n.isCustom
 		for _, g := range grads {
 			if out[i].sharesMemory(g) {
-				out[i].unique = out[i].unique && g.unique
+				out[i].unique = g.unique
 			}
 		}
 		for k := range i {

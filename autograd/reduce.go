@@ -8,7 +8,8 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/tensor/ops"
 )
 
-// Sum returns the sum of all elements of x, without dimensions. x may be sparse.
+// Sum returns the sum of all elements of x, a new tensor without dimensions. x may be sparse; its gradient
+// then is, and has the indices of x.
 func Sum(ctx context.Context, x *Variable) (*Variable, error) {
 	if x != nil && x.value.sparse != nil {
 		return sumSparse(ctx, x)
@@ -16,13 +17,14 @@ func Sum(ctx context.Context, x *Variable) (*Variable, error) {
 	return reduce(ctx, "sum", "SumBackward0", x, nil, false)
 }
 
-// SumDims returns the sums of x over the dimensions dims, of which negative ones count from the end.
-// They have size 1 in the result if keep is true, and otherwise are left out.
+// SumDims returns the sums of x, which is dense, over the dimensions dims, in new memory. Negative dims
+// count from the end; no dims stand for all. They have size 1 in the result if keep is true, and otherwise
+// are left out.
 func SumDims(ctx context.Context, x *Variable, dims []int, keep bool) (*Variable, error) {
 	return reduce(ctx, "sum", "SumBackward1", x, dims, keep)
 }
 
-// Mean returns the mean of all elements of x, without dimensions.
+// Mean returns the mean of all elements of x, which is dense, a new tensor without dimensions.
 func Mean(ctx context.Context, x *Variable) (*Variable, error) {
 	return reduce(ctx, "mean", "MeanBackward0", x, nil, false)
 }
@@ -92,7 +94,7 @@ func sumSparse(ctx context.Context, x *Variable) (*Variable, error) {
 	if err != nil {
 		return nil, opError("sum", err)
 	}
-	n := newNode(ctx, "SparseSumBackward0", x)
+	n := newNode(ctx, "SumBackward0", x)
 	if n != nil {
 		s := n.save(x)
 		n.backward = func(ctx context.Context, grads, out []Value) error {
@@ -107,8 +109,8 @@ func sumSparse(ctx context.Context, x *Variable) (*Variable, error) {
 	return result(t, n), nil
 }
 
-// Softmax returns exp(v)/sum(exp(v)) of the elements v along dimension dim, of which negative ones
-// count from the end.
+// Softmax returns exp(v)/sum(exp(v)) of the elements v of x, which is dense, along dimension dim, in new
+// memory. A negative dim counts from the end.
 func Softmax(ctx context.Context, x *Variable, dim int) (*Variable, error) {
 	return unary(ctx, "softmax", "SoftmaxBackward0", x, savesResult,
 		func(e *ops.Engine, ctx context.Context, x *tensor.Tensor) (*tensor.Tensor, error) {
@@ -119,7 +121,7 @@ func Softmax(ctx context.Context, x *Variable, dim int) (*Variable, error) {
 		})
 }
 
-// LogSoftmax returns the logarithm of Softmax.
+// LogSoftmax returns the logarithm of Softmax, in new memory.
 func LogSoftmax(ctx context.Context, x *Variable, dim int) (*Variable, error) {
 	return unary(ctx, "log_softmax", "LogSoftmaxBackward0", x, savesResult,
 		func(e *ops.Engine, ctx context.Context, x *tensor.Tensor) (*tensor.Tensor, error) {

@@ -2,15 +2,18 @@ package autograd
 
 import (
 	"context"
-	"fmt"
 	"slices"
 
 	"github.com/tensorpipe-go/tensorpipe/tensor"
+	"github.com/tensorpipe-go/tensorpipe/tensor/ops"
 )
+
+// viewBackward returns the gradient of a tensor, given that of a view of it.
+type viewBackward func(ctx context.Context, grad *tensor.Tensor) (*tensor.Tensor, error)
 
 // viewOf returns the view t of x, the result of an operator whose gradient backward turns into that of
 // x.
-func viewOf(ctx context.Context, name string, t *tensor.Tensor, x *Variable, backward func(ctx context.Context, grad *tensor.Tensor) (*tensor.Tensor, error)) *Variable {
+func viewOf(ctx context.Context, name string, t *tensor.Tensor, x *Variable, backward viewBackward) *Variable {
 	n := newNode(ctx, name, x)
 	if n != nil {
 		n.backward = func(ctx context.Context, grads, out []Value) (err error) {
@@ -24,25 +27,32 @@ func viewOf(ctx context.Context, name string, t *tensor.Tensor, x *Variable, bac
 	return view(t, n, x)
 }
 
-// Reshape returns the elements of x in another shape, in which one dimension may be -1: its size
-// follows from the others. The result shares the memory of x if strides can express it.
+// Reshape returns the elements of x, which is dense, in another shape, in which one size may be -1: it
+// follows from the others. The result is a view of x if strides can express it, and otherwise in new memory.
 func Reshape(ctx context.Context, x *Variable, shape ...int) (*Variable, error) {
-	return reshaped(ctx, "reshape", "ReshapeAliasBackward0", x, engineOf(ctx).Reshape, shape)
+	return reshaped(ctx, "reshape", "ReshapeAliasBackward0", x, (*ops.Engine).Reshape, shape)
 }
 
 // View returns what Reshape returns, but never a copy: if strides cannot express the shape, the error
 // matches tensor.ErrNotContiguous.
 func View(ctx context.Context, x *Variable, shape ...int) (*Variable, error) {
-	return reshaped(ctx, "view", "ViewBackward0", x, engineOf(ctx).View, shape)
+	return reshaped(ctx, "view", "ViewBackward0", x, (*ops.Engine).View, shape)
 }
 
-func reshaped(ctx context.Context, op, name string, x *Variable, f func(context.Context, *tensor.Tensor, ...int) (*tensor.Tensor, error), shape []int) (*Variable, error) {
+// viewFunc returns a view of x.
+type viewFunc func(_ *ops.Engine, ctx context.Context, x *tensor.Tensor, numbers ...int) (*tensor.Tensor, error)
+
+// reshaped returns the view f of x, whose gradient is given the shape of x.
+func reshaped(ctx context.Context, op, name string, x *Variable, f viewFunc, numbers []int) (*Variable, error) {
 	if err := dense(op, x); err != nil {
 		return nil, err
 	}
-	t, err := f(ctx, x.value.dense, shape...)
+	t, err := f(engineOf(ctx), ctx, x.value.dense, numbers...)
 	if err != nil {
 		return nil, opError(op, err)
+	}
+	if op == "reshape" && t.Storage() != x.value.dense.Storage() {
+		name = "UnsafeViewBackward0"
 	}
 	before := slices.Clone(x.Shape())
 	return viewOf(ctx, name, t, x, func(ctx context.Context, grad *tensor.Tensor) (*tensor.Tensor, error) {
@@ -50,7 +60,7 @@ func reshaped(ctx context.Context, op, name string, x *Variable, f func(context.
 	}), nil
 }
 
-// Transpose returns a view of x with two dimensions exchanged; negative ones count from the end.
+// Transpose returns a view of x, which is dense, with two dimensions exchanged; negative ones count from the end.
 func Transpose(ctx context.Context, x *Variable, a, b int) (*Variable, error) {
 	if err := dense("transpose", x); err != nil {
 		return nil, err
@@ -64,8 +74,63 @@ func Transpose(ctx context.Context, x *Variable, a, b int) (*Variable, error) {
 	}), nil
 }
 
-// Expand returns a view of x that repeats dimensions of size 1, and adds dimensions in front. A size
-// of -1 leaves the dimension as it is.
+// Squeeze returns a view of x, which is dense, without those of the dimensions dims that have size 1, or
+// without all of size 1 if there are no dims. Negative ones count from the end.
+func Squeeze(ctx context.Context, x *Variable, dims ...int) (*Variable, error) {
+	name := "SqueezeBackward1"
+	if len(dims) == 0 {
+		name = "SqueezeBackward0"
+	}
+	return reshaped(ctx, "squeeze", name, x, (*ops.Engine).Squeeze, dims)
+}
+
+// Unsqueeze returns a view of x, which is dense, with a new dimension dim of size 1. A negative dim counts
+// from the end of the new shape.
+func Unsqueeze(ctx context.Context, x *Variable, dim int) (*Variable, error) {
+	return reshaped(ctx, "unsqueeze", "UnsqueezeBackward0", x,
+		func(e *ops.Engine, ctx context.Context, x *tensor.Tensor, dims ...int) (*tensor.Tensor, error) {
+			return e.Unsqueeze(ctx, x, dims[0])
+		}, []int{dim})
+}
+
+// Permute returns a view of x, which is dense, with its dimensions in the order of dims, of which each
+// dimension is one. Negative ones count from the end.
+func Permute(ctx context.Context, x *Variable, dims ...int) (*Variable, error) {
+	if err := dense("permute", x); err != nil {
+		return nil, err
+	}
+	t, err := engineOf(ctx).Permute(ctx, x.value.dense, dims...)
+	if err != nil {
+		return nil, opError("permute", err)
+	}
+	inverse := make([]int, len(dims))
+	for i, d := range dims {
+		if d < 0 {
+			d += len(dims)
+		}
+		inverse[d] = i
+	}
+	return viewOf(ctx, "PermuteBackward0", t, x, func(ctx context.Context, grad *tensor.Tensor) (*tensor.Tensor, error) {
+		return engineOf(ctx).Permute(ctx, grad, inverse...)
+	}), nil
+}
+
+// T returns a view of x, which is dense, of at most two dimensions, with these exchanged.
+func T(ctx context.Context, x *Variable) (*Variable, error) {
+	if err := dense("t", x); err != nil {
+		return nil, err
+	}
+	t, err := engineOf(ctx).T(ctx, x.value.dense)
+	if err != nil {
+		return nil, opError("t", err)
+	}
+	return viewOf(ctx, "TBackward0", t, x, func(ctx context.Context, grad *tensor.Tensor) (*tensor.Tensor, error) {
+		return engineOf(ctx).T(ctx, grad)
+	}), nil
+}
+
+// Expand returns a view of x, which is dense, of the given shape: it repeats dimensions of size 1, and adds
+// dimensions in front. A size of -1 leaves the dimension as it is.
 func Expand(ctx context.Context, x *Variable, shape ...int) (*Variable, error) {
 	if err := dense("expand", x); err != nil {
 		return nil, err
@@ -80,7 +145,7 @@ func Expand(ctx context.Context, x *Variable, shape ...int) (*Variable, error) {
 	}), nil
 }
 
-// Narrow returns a view of the elements of x from start to start+length-1 of dimension dim. Negative
+// Narrow returns a view of the elements of x, which is dense, from start to start+length-1 of dimension dim. Negative
 // dim and start count from the end.
 func Narrow(ctx context.Context, x *Variable, dim, start, length int) (*Variable, error) {
 	if err := dense("narrow", x); err != nil {
@@ -95,8 +160,8 @@ func Narrow(ctx context.Context, x *Variable, dim, start, length int) (*Variable
 	})), nil
 }
 
-// Select returns a view of the elements of x at the given index of dimension dim, which the view does
-// not have. Negative numbers count from the end.
+// Select returns a view of the elements of x, which is dense, at the given index of dimension dim, which
+// the view does not have. Negative numbers count from the end.
 func Select(ctx context.Context, x *Variable, dim, index int) (*Variable, error) {
 	if err := dense("select", x); err != nil {
 		return nil, err
@@ -112,7 +177,7 @@ func Select(ctx context.Context, x *Variable, dim, index int) (*Variable, error)
 
 // padded returns the backward function of a view of a part of x: it returns zeros of the form of x,
 // with the gradient in that part.
-func padded(x *Variable, part func(ctx context.Context, whole *tensor.Tensor) (*tensor.Tensor, error)) func(context.Context, *tensor.Tensor) (*tensor.Tensor, error) {
+func padded(x *Variable, part func(ctx context.Context, whole *tensor.Tensor) (*tensor.Tensor, error)) viewBackward {
 	f := formOf(x.value)
 	return func(ctx context.Context, grad *tensor.Tensor) (*tensor.Tensor, error) {
 		whole, err := f.zeros(ctx)
@@ -127,101 +192,10 @@ func padded(x *Variable, part func(ctx context.Context, whole *tensor.Tensor) (*
 	}
 }
 
-// Split returns views of parts of x along dimension dim, each of the given size, the last one
-// possibly smaller.
-func Split(ctx context.Context, x *Variable, size, dim int) ([]*Variable, error) {
-	if err := dense("split", x); err != nil {
-		return nil, err
-	}
-	parts, err := engineOf(ctx).Split(ctx, x.value.dense, size, dim)
-	if err != nil {
-		return nil, opError("split", err)
-	}
-	n := newNode(ctx, "SplitBackward0", x)
-	if n != nil {
-		n.backward = func(ctx context.Context, grads, out []Value) (err error) {
-			all := make([]*tensor.Tensor, len(grads))
-			for i, g := range grads {
-				all[i] = g.dense
-			}
-			out[0].dense, err = engineOf(ctx).Cat(ctx, all, dim)
-			return err
-		}
-	}
-	results := make([]*Variable, len(parts))
-	for i, t := range parts {
-		results[i] = view(t, n, x)
-	}
-	return results, nil
-}
-
-// Cat returns the tensors xs, joined along dimension dim, which may be negative.
-func Cat(ctx context.Context, xs []*Variable, dim int) (*Variable, error) {
-	if err := dense("cat", xs...); err != nil {
-		return nil, err
-	}
-	t, err := engineOf(ctx).Cat(ctx, tensorsOf(xs), dim)
-	if err != nil {
-		return nil, opError("cat", err)
-	}
-	n := newNode(ctx, "CatBackward0", xs...)
-	if n != nil {
-		sizes := make([]int, len(xs))
-		for i, x := range xs {
-			if sizes[i] = -1; x.value.dense.Rank() > 0 && len(x.Shape()) == t.Rank() {
-				d := dim
-				if d < 0 {
-					d += t.Rank()
-				}
-				sizes[i] = x.Shape()[d]
-			}
-		}
-		n.backward = func(ctx context.Context, grads, out []Value) (err error) {
-			at := 0
-			for i, size := range sizes {
-				if size < 0 { // a tensor of shape [0], which Cat skips
-					continue
-				}
-				if out[i].dense, err = engineOf(ctx).Narrow(ctx, grads[0].dense, dim, at, size); err != nil {
-					return err
-				}
-				at += size
-			}
-			return nil
-		}
-	}
-	return result(t, n), nil
-}
-
-// Stack returns the tensors xs, of the same shape, along a new dimension dim, which may be negative.
-func Stack(ctx context.Context, xs []*Variable, dim int) (*Variable, error) {
-	if err := dense("stack", xs...); err != nil {
-		return nil, err
-	}
-	t, err := engineOf(ctx).Stack(ctx, tensorsOf(xs), dim)
-	if err != nil {
-		return nil, opError("stack", err)
-	}
-	n := newNode(ctx, "StackBackward0", xs...)
-	if n != nil {
-		n.backward = func(ctx context.Context, grads, out []Value) (err error) {
-			for i := range out {
-				if n.needs(i) {
-					if out[i].dense, err = engineOf(ctx).Select(ctx, grads[0].dense, dim, i); err != nil {
-						return err
-					}
-				}
-			}
-			return nil
-		}
-	}
-	return result(t, n), nil
-}
-
-// Clone returns a copy of x in memory of its own.
+// Clone returns a copy of x, dense or sparse, in new memory.
 func Clone(ctx context.Context, x *Variable) (*Variable, error) {
-	if x == nil || x.value.IsZero() {
-		return nil, opError("clone", fmt.Errorf("%w: there is no tensor", ErrSparse))
+	if err := present("clone", x); err != nil {
+		return nil, err
 	}
 	v, err := x.value.clone(ctx)
 	if err != nil {
@@ -229,8 +203,9 @@ func Clone(ctx context.Context, x *Variable) (*Variable, error) {
 	}
 	n := newNode(ctx, "CloneBackward0", x)
 	r := New(v.Shared())
-	n.addResult(r)
 	if n != nil {
+		n.addResult(r)
+		n.takesSparse = true
 		n.backward = func(_ context.Context, grads, out []Value) error {
 			out[0] = grads[0]
 			return nil

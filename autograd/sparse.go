@@ -2,6 +2,7 @@ package autograd
 
 import (
 	"context"
+	"fmt"
 
 	"github.com/tensorpipe-go/tensorpipe/tensor"
 )
@@ -16,6 +17,7 @@ func mulSparse(ctx context.Context, x, y *Variable) (*Variable, error) {
 	r := New(v)
 	n.addResult(r)
 	if n != nil {
+		n.takesSparse = true
 		xs, ys := n.saveIf(n.needs(1), x), n.saveIf(n.needs(0), y)
 		n.backward = func(ctx context.Context, grads, out []Value) error {
 			for i, other := range [2]saved{ys, xs} {
@@ -55,12 +57,16 @@ func (v Value) times(ctx context.Context, w Value) (Value, error) {
 	return Sparse(s), err
 }
 
-// ToDense returns x, which is sparse, as a dense tensor.
+// ToDense returns x, which is sparse, as a dense tensor in new memory. The gradient of x is sparse, and has
+// the indices of x.
 func ToDense(ctx context.Context, x *Variable) (*Variable, error) {
-	if x == nil || x.value.sparse == nil {
-		return nil, opError("to_dense", ErrSparse)
+	if err := present("to_dense", x); err != nil {
+		return nil, err
 	}
-	t, err := x.value.sparse.ToDense()
+	if x.value.sparse == nil {
+		return nil, opError("to_dense", fmt.Errorf("%w: argument 0 is not sparse", ErrSparse))
+	}
+	t, err := engineOf(ctx).ToDense(ctx, x.value.sparse)
 	if err != nil {
 		return nil, opError("to_dense", err)
 	}

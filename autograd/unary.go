@@ -21,7 +21,9 @@ const (
 
 // unary returns the result of f for x. backward gets the gradient of the result and what saves
 // selects.
-func unary(ctx context.Context, op, name string, x *Variable, saves int, f unaryFunc, backward unaryBackward) (*Variable, error) {
+func unary(ctx context.Context, op, name string, x *Variable, saves int, f unaryFunc,
+	backward unaryBackward,
+) (*Variable, error) {
 	if err := dense(op, x); err != nil {
 		return nil, err
 	}
@@ -42,28 +44,32 @@ func unary(ctx context.Context, op, name string, x *Variable, saves int, f unary
 		s = n.save(r)
 	}
 	n.backward = func(ctx context.Context, grads, out []Value) error {
-		var v Value
-		var err error
-		if saves != savesNothing {
-			if v, err = s.get(); err != nil {
-				return err
-			}
+		t, err := s.getDense()
+		if err == nil {
+			out[0].dense, err = backward(engineOf(ctx), ctx, grads[0].dense, t)
 		}
-		out[0].dense, err = backward(engineOf(ctx), ctx, grads[0].dense, v.dense)
 		return err
 	}
 	return r, nil
 }
 
-// Neg returns -x.
+// Neg returns -x in new memory. x may be sparse.
 func Neg(ctx context.Context, x *Variable) (*Variable, error) {
+	if x != nil && x.value.sparse != nil {
+		s, err := engineOf(ctx).NegSparse(ctx, x.value.sparse)
+		if err != nil {
+			return nil, opError("neg", err)
+		}
+		return sparseResult(ctx, "NegBackward0", s, x, -1), nil
+	}
 	return unary(ctx, "neg", "NegBackward0", x, savesNothing, (*ops.Engine).Neg,
 		func(e *ops.Engine, ctx context.Context, grad, _ *tensor.Tensor) (*tensor.Tensor, error) {
 			return e.Neg(ctx, grad)
 		})
 }
 
-// Exp returns e to the power of each element of x.
+// Exp returns e to the power of each element of x, which is dense, in new memory. Like the other functions
+// of each element it takes floating point numbers and integers, which give F32.
 func Exp(ctx context.Context, x *Variable) (*Variable, error) {
 	return unary(ctx, "exp", "ExpBackward0", x, savesResult, (*ops.Engine).Exp, (*ops.Engine).Mul)
 }
@@ -123,7 +129,8 @@ func Relu(ctx context.Context, x *Variable) (*Variable, error) {
 	return unary(ctx, "relu", "ReluBackward0", x, savesResult, (*ops.Engine).Relu, (*ops.Engine).ReluBackward)
 }
 
-// Pow returns each element of x to the power of exponent.
+// Pow returns each element of x, which is dense, to the power of exponent, in new memory. The gradient is 0
+// for the exponent 0.
 func Pow(ctx context.Context, x *Variable, exponent float64) (*Variable, error) {
 	return unary(ctx, "pow", "PowBackward0", x, savesArgument,
 		func(e *ops.Engine, ctx context.Context, x *tensor.Tensor) (*tensor.Tensor, error) {

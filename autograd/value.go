@@ -80,8 +80,8 @@ func (v Value) String() string {
 	return "no tensor"
 }
 
-// ToDense returns the tensor as a dense one: itself, if it is dense. The error is one of
-// tensor.Sparse.ToDense, or matches ErrNoGradient for the zero Value.
+// ToDense returns the tensor as a dense one: itself, if it is dense, and otherwise a new one. The error
+// is one of tensor.Sparse.ToDense, or matches ErrNoGradient for the zero Value.
 func (v Value) ToDense() (*tensor.Tensor, error) {
 	switch {
 	case v.dense != nil:
@@ -123,7 +123,12 @@ func (v Value) clone(ctx context.Context) (Value, error) {
 
 // isMovable reports whether v may be kept as the gradient of a leaf, without a copy.
 func (v Value) isMovable() bool {
-	return v.unique && (v.sparse != nil || v.dense.IsContiguous() && v.dense.Len()*v.dense.DType().Size() == v.dense.Storage().Len())
+	return v.unique && (v.sparse != nil || v.isWritable() && v.dense.ByteSize() == v.dense.Storage().Len())
+}
+
+// isWritable reports whether v, which is dense, may be changed in place.
+func (v Value) isWritable() bool {
+	return v.unique && v.dense.IsContiguous() && !v.dense.ReadOnly()
 }
 
 // sum returns the sum of two gradients of the same dtype and shape. It may change v in place if the
@@ -142,14 +147,14 @@ func (v Value) sum(ctx context.Context, w Value) (Value, error) {
 		v, w = w, v
 		fallthrough
 	case w.sparse != nil:
-		if v.unique && v.dense.IsContiguous() {
+		if v.isWritable() {
 			return v, e.AddSparseInPlace(ctx, v.dense, w.sparse, ops.Int(1))
 		}
 		t, err := e.AddDenseSparse(ctx, v.dense, w.sparse, ops.Int(1))
 		return Value{dense: t, unique: true}, err
-	case v.unique && v.dense.IsContiguous():
+	case v.isWritable():
 		return v, e.AddInPlace(ctx, v.dense, w.dense, ops.Int(1))
-	case w.unique && w.dense.IsContiguous():
+	case w.isWritable():
 		return w, e.AddInPlace(ctx, w.dense, v.dense, ops.Int(1))
 	}
 	t, err := e.Add(ctx, v.dense, w.dense, ops.Int(1))
@@ -196,7 +201,7 @@ func (f *form) fit(ctx context.Context, v Value) (Value, error) {
 	}
 	if shape := v.Shape(); !slices.Equal(shape, f.shape()) {
 		if v.dense == nil {
-			return v, &GradientError{Got: slices.Clone(shape), Want: slices.Clone(f.shape())}
+			return v, &GradientError{Got: slices.Clone(shape), Want: slices.Clone(f.shape())} // sparse: no sums over dimensions
 		}
 		t, err := engineOf(ctx).SumTo(ctx, v.dense, f.shape()...)
 		if err != nil {

@@ -30,7 +30,10 @@ type Variable struct {
 }
 
 // version counts the changes in place of some memory.
-type version struct{ n atomic.Uint32 }
+type version struct {
+	n      atomic.Uint32
+	viewed atomic.Bool // a graph has views of it
+}
 
 // leaf is the gradient of a leaf.
 type leaf struct {
@@ -89,7 +92,7 @@ func (x *Variable) DType() tensor.DType { return x.value.DType() }
 func (x *Variable) String() string { return x.value.String() }
 
 // RequiresGrad reports whether x requires a gradient, or depends on a Variable that does.
-func (x *Variable) RequiresGrad() bool { return x.requiresGrad || x.node != nil }
+func (x *Variable) RequiresGrad() bool { return x != nil && (x.requiresGrad || x.node != nil) }
 
 // IsLeaf reports whether x is not the result of an operator that recorded a graph.
 func (x *Variable) IsLeaf() bool { return x.node == nil }
@@ -103,9 +106,10 @@ func (x *Variable) Detach() *Variable {
 }
 
 // Edge returns where the gradient of x goes: for a leaf that requires one, to the node that
-// accumulates it. The Edge is zero if x requires none.
+// accumulates it. The Edge is zero if x is nil or requires none.
 func (x *Variable) Edge() Edge {
 	switch {
+	case x == nil:
 	case x.node != nil:
 		return Edge{x.node, x.output}
 	case x.requiresGrad:
@@ -119,7 +123,7 @@ func (x *Variable) accumulator() *leaf {
 	if l := x.leaf.Load(); l != nil {
 		return l
 	}
-	l := &leaf{node: &Node{name: "torch::autograd::AccumulateGrad", leaf: x}}
+	l := &leaf{node: &Node{name: "torch::autograd::AccumulateGrad", number: numbers.Add(1), leaf: x}}
 	l.node.addForm(formOf(x.value))
 	if !x.leaf.CompareAndSwap(nil, l) {
 		return x.leaf.Load()
@@ -128,7 +132,7 @@ func (x *Variable) accumulator() *leaf {
 }
 
 // Grad returns the gradient that Backward has accumulated in x, a leaf. It is zero if there is none.
-// The caller must not change it.
+// The caller must not change it. A later pass may add to its memory.
 func (x *Variable) Grad() Value {
 	l := x.leaf.Load()
 	if l == nil {
@@ -153,8 +157,12 @@ func (x *Variable) ZeroGrad() {
 type Hook func(ctx context.Context, grad Value) (Value, error)
 
 // AddHook makes f be called for the gradient of x in each pass, after the hooks that were added
-// before. x must require a gradient. A hook of a leaf is called before the gradient is accumulated.
+// before. A hook of a leaf is called before the gradient is accumulated. The error matches
+// ErrNotRequired if x requires no gradient, and ErrNoFunction if f is nil.
 func (x *Variable) AddHook(f Hook) error {
+	if f == nil {
+		return opError("hook", ErrNoFunction)
+	}
 	edge := x.Edge()
 	if edge.Node == nil {
 		return opError("hook", fmt.Errorf("%w: cannot register a hook on a tensor that doesn't require gradient", ErrNotRequired))
