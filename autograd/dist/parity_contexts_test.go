@@ -98,25 +98,6 @@ func recordedWorkers(t require.TestingT, w *worker) {
 	})
 }
 
-// cleanUp makes call to all other workers within a Context, and tells them of it. After that, and when
-// the others have done so too, no worker has any of the Contexts.
-func cleanUp(t require.TestingT, w *worker, call func(ctx context.Context, to agent.To)) {
-	var id dist.ID
-	w.inContext(t, func(ctx context.Context, c *dist.Context) {
-		id = c.ID()
-		for _, to := range w.others() {
-			call(ctx, to)
-			_, err := setDone.Call(ctx, w.Agent, to, mark{id, 1})
-			require.NoError(t, err)
-		}
-	})
-	_, err := id.Context(w.Agent)
-	requireNoContext(t, id, err)
-	w.barrier(t)
-	require.Len(t, w.marks.all(), parityWorld-1)
-	w.requireCleanedUp(t)
-}
-
 // TestParityCleanUpNoTensors has the clean-up of Contexts whose calls carry no tensors.
 func TestParityCleanUpNoTensors(t *testing.T) {
 	scalarAdd := agent.NewFunc[[2]int, int]("my_scalar_add")
@@ -126,13 +107,12 @@ func TestParityCleanUpNoTensors(t *testing.T) {
 		}
 		return v[0] + v[1], nil
 	})})
-	inOneProcessWith(t, "dist_autograd/DistAutogradTest.test_context_cleanup_no_tensors", configure, func(t require.TestingT, w *worker) {
-		cleanUp(t, w, func(ctx context.Context, to agent.To) {
-			sum, err := scalarAdd.Call(ctx, w.Agent, to, [2]int{1, 1})
-			require.NoError(t, err)
-			require.Equal(t, 2, sum)
-		})
-	})
+	add := func(t require.TestingT, ctx context.Context, w *worker, to agent.To) {
+		sum, err := scalarAdd.Call(ctx, w.Agent, to, [2]int{1, 1})
+		require.NoError(t, err)
+		require.Equal(t, 2, sum)
+	}
+	inOneProcessWith(t, "dist_autograd/DistAutogradTest.test_context_cleanup_no_tensors", configure, cleansUp(false, add))
 }
 
 // TestParityGradOnlyOnReturnValue has the cases in which only the result of a function requires a
