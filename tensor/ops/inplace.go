@@ -3,6 +3,7 @@ package ops
 import (
 	"context"
 	"errors"
+	"runtime"
 	"slices"
 
 	"github.com/tensorpipe-go/tensorpipe/tensor"
@@ -145,6 +146,10 @@ func (e *Engine) sumInPlace(ctx context.Context, op opcode, x *tensor.Tensor, y 
 // inPlace sets x to the results of op, computed in dtype d, for its elements and those of y.
 func (e *Engine) inPlace(ctx context.Context, op opcode, x *tensor.Tensor, y secondOperand,
 	d tensor.DType, alpha Number) error {
+	if d == x.DType() && y.tensor != nil && (d == tensor.F32 && updateAlike[float32](op, x, y.tensor, alpha) ||
+		d == tensor.F64 && updateAlike[float64](op, x, y.tensor, alpha)) {
+		return nil
+	}
 	if err := checkInPlace(x, y.tensor, d); err != nil {
 		return err
 	}
@@ -187,6 +192,29 @@ func (e *Engine) inPlace(ctx context.Context, op opcode, x *tensor.Tensor, y sec
 	default:
 		return update[complex128](ctx, e, op, x, y, alpha)
 	}
+}
+
+// updateAlike is inPlace for the most frequent operands: x and y are contiguous on the host, and have the
+// same shape and the dtype of T. For other operands it returns false, and x is unchanged.
+func updateAlike[T floatNum](op opcode, x, y *tensor.Tensor, alpha Number) bool {
+	if y.DType() != x.DType() || !slices.Equal(x.Shape(), y.Shape()) {
+		return false
+	}
+	to, err := tensor.MutableData[T](x)
+	if err != nil {
+		return false // inPlace handles it, or returns the error
+	}
+	from, err := tensor.Data[T](y)
+	if err != nil {
+		return false
+	}
+	if overlap, err := tensor.Overlap(x, y); err != nil || overlap && !sameElements(x, y) {
+		return false
+	}
+	arithmetic(operationOf[T](op, alpha), to, to, from)
+	runtime.KeepAlive(x)
+	runtime.KeepAlive(y)
+	return true
 }
 
 // checkInPlace returns nil if results of dtype d for x and y, which may be nil, can be stored in x.
