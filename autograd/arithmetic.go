@@ -155,6 +155,14 @@ func (v Value) scaled(ctx context.Context, factor float64) (Value, error) {
 	return Dense(t), err
 }
 
+// scaledInPlace returns factor*v, a gradient, in the memory of v if nothing else holds it.
+func (v Value) scaledInPlace(ctx context.Context, factor float64) (Value, error) {
+	if factor == 1 || !v.isWritable() {
+		return v.scaled(ctx, factor)
+	}
+	return v, engineOf(ctx).MulNumberInPlace(ctx, v.dense, ops.Float(factor))
+}
+
 // Mul returns the products of the elements of x and y in new memory, with broadcasting and promotion of
 // dtypes. If one is sparse, the result is; two sparse tensors must have the same shape. The gradient of
 // a sparse argument is sparse.
@@ -173,13 +181,15 @@ func Mul(ctx context.Context, x, y *Variable) (*Variable, error) {
 	if n != nil {
 		xs, ys := n.saveIf(n.needs(1), x), n.saveIf(n.needs(0), y)
 		n.backward = func(ctx context.Context, grads, out []Value) (err error) {
-			if n.needs(0) {
-				if out[0], err = ys.times(ctx, grads[0]); err != nil {
+			if n.needs(1) {
+				grad := grads[0]
+				grad.unique = grad.unique && !n.needs(0)
+				if out[1], err = xs.times(ctx, grad); err != nil {
 					return err
 				}
 			}
-			if n.needs(1) {
-				out[1], err = xs.times(ctx, grads[0])
+			if n.needs(0) {
+				out[0], err = ys.times(ctx, grads[0])
 			}
 			return err
 		}
@@ -195,13 +205,18 @@ func (n *Node) saveIf(needed bool, x *Variable) saved {
 	return n.save(x)
 }
 
-// times returns the products of the elements of a dense gradient and the saved tensor.
+// times returns the products of the elements of a dense gradient and the saved tensor, in the memory of
+// the gradient if nothing else holds it.
 func (s saved) times(ctx context.Context, grad Value) (Value, error) {
-	v, err := s.get()
+	t, err := s.getDense()
 	if err != nil {
 		return Value{}, err
 	}
-	t, err := engineOf(ctx).Mul(ctx, grad.dense, v.dense)
+	e := engineOf(ctx)
+	if grad.isWritable() && t.DType() == grad.dense.DType() {
+		return grad, e.MulInPlace(ctx, grad.dense, t)
+	}
+	t, err = e.Mul(ctx, grad.dense, t)
 	return Dense(t), err
 }
 

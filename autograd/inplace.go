@@ -56,13 +56,13 @@ func MulInPlace(ctx context.Context, x, y *Variable) error {
 		}
 		ys := n.saveIf(n.needs(0), y)
 		return func(ctx context.Context, grads, out []Value) (err error) {
-			if n.needs(0) {
-				if out[0], err = ys.times(ctx, grads[0]); err != nil {
+			if n.needs(1) {
+				if out[1].dense, err = engineOf(ctx).Mul(ctx, grads[0].dense, before); err != nil {
 					return err
 				}
 			}
-			if n.needs(1) {
-				out[1].dense, err = engineOf(ctx).Mul(ctx, grads[0].dense, before)
+			if n.needs(0) {
+				out[0], err = ys.times(ctx, grads[0])
 			}
 			return err
 		}, nil

@@ -60,7 +60,7 @@ func withNumber(ctx context.Context, op, name string, x *Variable, c, factor flo
 	if n != nil {
 		n.takesSparse = true
 		n.backward = func(ctx context.Context, grads, out []Value) (err error) {
-			out[0], err = grads[0].scaled(ctx, factor)
+			out[0], err = grads[0].scaledInPlace(ctx, factor)
 			return err
 		}
 	}
@@ -90,7 +90,7 @@ func sparseResult(ctx context.Context, name string, s *tensor.Sparse, x *Variabl
 		n.addResult(r)
 		n.takesSparse = true
 		n.backward = func(ctx context.Context, grads, out []Value) (err error) {
-			out[0], err = grads[0].scaled(ctx, factor)
+			out[0], err = grads[0].scaledInPlace(ctx, factor)
 			return err
 		}
 	}

@@ -114,7 +114,7 @@ func (p *Pass) execute(ctx context.Context, s *step) error {
 			err = p.accumulate(ctx, n.leaf, g)
 		}
 	case n.takesAll || anyGradient(grads):
-		err = p.computeGradients(ctx, n, backward, grads, out)
+		err = computeGradients(ctx, n, backward, grads, out, len(hooks.post) > 0)
 	}
 	for _, f := range hooks.post {
 		if err == nil {
@@ -176,8 +176,9 @@ func anyGradient(grads []Value) bool {
 	return false
 }
 
-// computeGradients calls backward, and finds out whether others hold the memory of its results.
-func (p *Pass) computeGradients(ctx context.Context, n *Node, backward backwardFunc, grads, out []Value) error {
+// computeGradients calls backward, and finds out whether others hold the memory of its results. isShown
+// is set if hooks see grads afterwards.
+func computeGradients(ctx context.Context, n *Node, backward backwardFunc, grads, out []Value, isShown bool) error {
 	for i, g := range grads {
 		var err error
 		switch {
@@ -190,6 +191,9 @@ func (p *Pass) computeGradients(ctx context.Context, n *Node, backward backwardF
 		if err != nil {
 			return err
 		}
+	}
+	for i := range grads {
+		grads[i].unique = grads[i].unique && !isShown // backward may change it
 	}
 	if err := backward(ctx, grads, out); err != nil {
 		return err

@@ -56,7 +56,7 @@ func reduce(ctx context.Context, op, name string, x *Variable, dims []int, keep 
 			factor = float64(t.Len()) / float64(x.value.dense.Len())
 		}
 		n.backward = func(ctx context.Context, grads, out []Value) error {
-			g, err := grads[0].scaled(ctx, factor)
+			g, err := grads[0].scaledInPlace(ctx, factor)
 			if err != nil {
 				return err
 			}

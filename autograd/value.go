@@ -128,7 +128,7 @@ func (v Value) isMovable() bool {
 
 // isWritable reports whether v, which is dense, may be changed in place.
 func (v Value) isWritable() bool {
-	return v.unique && v.dense.IsContiguous() && !v.dense.ReadOnly()
+	return v.unique && v.dense != nil && v.dense.IsContiguous() && !v.dense.ReadOnly()
 }
 
 // sum returns the sum of two gradients of the same dtype and shape. It may change v in place if the
