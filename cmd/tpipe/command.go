@@ -43,7 +43,7 @@ type entry struct {
 }
 
 // entries are the sub-commands, hidden ones included, in the order of the overview.
-var entries = []entry{demoEntry, probeEntry, sendEntry, recvEntry, echoEntry, pingEntry, benchEntry, workerEntry, callEntry, psEntry, versionEntry, completionEntry, receiverEntry, benchChildEntry}
+var entries = []entry{trainEntry, demoEntry, probeEntry, sendEntry, recvEntry, echoEntry, pingEntry, benchEntry, workerEntry, callEntry, psEntry, versionEntry, completionEntry, receiverEntry, stageEntry, benchChildEntry}
 
 // lookup returns the entry of the sub-command with that name and true. If there is none it returns
 // the zero entry and false. It also finds hidden sub-commands.

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/tensorpipe-go/tensorpipe/cmd/tpipe/internal/train"
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
 
@@ -90,19 +91,27 @@ func completable() []completedCommand {
 		e.flagSet(e.make()).VisitAll(func(f *flag.Flag) {
 			_, usage := flag.UnquoteUsage(f)
 			boolean, ok := f.Value.(interface{ IsBoolFlag() bool })
-			c.flags = append(c.flags, completedFlag{f.Name, usage, !ok || !boolean.IsBoolFlag(), flagValues[f.Name]})
+			values, of := flagValues[e.name+" "+f.Name]
+			if !of {
+				values = flagValues[f.Name]
+			}
+			c.flags = append(c.flags, completedFlag{f.Name, usage, !ok || !boolean.IsBoolFlag(), values})
 		})
 		commands = append(commands, c)
 	}
 	return append(commands, help)
 }
 
-// flagValues has the possible values of flags that have few, in all commands that have the flag.
+// flagValues has the possible values of flags that have few, in all commands that have the flag, or in
+// the one whose name is before that of the flag.
 var flagValues = map[string][]string{
 	"transport": transportNames(catalog(torchLanes)),
 	"channel":   channelNames(catalog(torchLanes)),
 	"dialect":   {string(pipe.DialectAuto), string(pipe.DialectCompatible), string(pipe.DialectNative)},
 	"compress":  {"s2", "zstd"},
+
+	"train transport": trainTransports,
+	"train name":      train.Names,
 }
 
 // bashCompletion writes the script for bash. Where it has no proposal bash proposes files.

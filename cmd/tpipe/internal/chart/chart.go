@@ -10,12 +10,13 @@ import (
 )
 
 // Chart is a chart of one or more panels. Their common horizontal axis is logarithmic and shows
-// sizes; size 0 is at its left end.
+// sizes; size 0 is at its left end. With Linear it is linear, and begins at 0.
 type Chart struct {
 	Title  string
 	Note   string                    // below the title, in one line
 	Size   string                    // label of the horizontal axis, with the unit
 	Sizes  func(size float64) string // labels of its ticks
+	Linear bool                      // the horizontal axis is linear
 	Panels []Panel
 	Series []Series
 }
@@ -43,6 +44,7 @@ const (
 	Ours  Kind = iota // solid, with full dots
 	Peer              // dashed, with hollow dots
 	Bound             // dotted and grey, with small dots: a limit for comparison
+	Curve             // solid, without dots, for many points
 )
 
 // Point is a value at a size.

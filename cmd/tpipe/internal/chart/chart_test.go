@@ -156,6 +156,19 @@ func TestScales(t *testing.T) {
 	require.Equal(t, 0.5, s.place(15))
 }
 
+// TestLinear checks the ticks of a linear horizontal axis, and that a Curve has a line and no dots.
+func TestLinear(t *testing.T) {
+	got := text(t, &Chart{
+		Size: "step", Sizes: func(v float64) string { return fmt.Sprintf("at %g", v) }, Linear: true,
+		Panels: []Panel{{Values: func(v float64) string { return fmt.Sprintf("%g", v) }}},
+		Series: []Series{{Name: "loss", Kind: Curve, Lines: [][]Point{{{100, 3}, {200, 2}, {300, 1}}}}},
+	})
+	for _, want := range []string{">at 0<", ">at 50<", ">at 300<", `points="223.3,92 366.7,192 510,292"`} {
+		require.Contains(t, got, want)
+	}
+	require.Equal(t, 1, strings.Count(got, "<circle"), "only that of the legend")
+}
+
 type full struct{}
 
 func (full) Write([]byte) (int, error) { return 0, io.ErrShortWrite }

@@ -26,7 +26,11 @@ func (c *Chart) panel(i int, left float64) node {
 	if c.Panels[i].Log {
 		vertical = logScale
 	}
-	a := axes{left, sizeScale(sizes), vertical(values)}
+	horizontal := sizeScale
+	if c.Linear {
+		horizontal = linearScale
+	}
+	a := axes{left, horizontal(sizes), vertical(values)}
 	g.add(a.vertical(c.Panels[i].Values)...)
 	g.add(a.horizontal(c.Sizes, c.Size)...)
 	for _, s := range c.Series {
@@ -98,8 +102,8 @@ func (a axes) horizontal(format func(float64) string, name string) []node {
 }
 
 // line returns the SVG elements of the series s in the i-th panel, whose axes are a: a line, and a
-// dot for each point with the size and value as its title. It returns nil if the panel can show no
-// point of s.
+// dot for each point with the size and value as its title, unless s is a Curve. It returns nil if the
+// panel can show no point of s.
 func (c *Chart) line(a axes, s Series, i int) []node {
 	points := c.points(s, i)
 	if len(points) == 0 {
@@ -114,6 +118,9 @@ func (c *Chart) line(a axes, s Series, i int) []node {
 			path.WriteByte(' ')
 		}
 		path.WriteString(number(x) + "," + number(y))
+		if s.Kind == Curve {
+			continue
+		}
 		dot := s.dot(x, y)
 		dot.add(textElement("title", nil, s.Name+", "+c.Sizes(p.Size)+": "+c.Panels[i].Values(p.Value)))
 		dots = append(dots, dot)

@@ -111,7 +111,7 @@ func (s Series) stroke() attrs {
 func (s Series) dot(x, y float64) node {
 	a := attrs{"cx": number(x), "cy": number(y), "r": "3.5"}
 	switch s.Kind {
-	case Ours:
+	case Ours, Curve:
 		a["fill"] = s.colour()
 	case Peer:
 		a["class"], a["stroke"], a["stroke-width"] = "hollow", s.colour(), "1.5"

@@ -28,6 +28,7 @@ func start(t *testing.T, f Files) *group {
 		joining.Go(func() {
 			c := agent.Config{Store: s, Logger: slog.New(slog.DiscardHandler)}
 			g.parts[i] = NewPart(name, f, &c)
+			c.Funcs = append(c.Funcs, perturb.Serve(g.parts[i].doPerturb))
 			g.agents[i], errs[i] = agent.Join(t.Context(), c)
 		})
 	}

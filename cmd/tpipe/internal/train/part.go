@@ -70,7 +70,8 @@ func NewPart(name string, f Files, c *agent.Config) *Part {
 		inferMethod.Serve((*layer).infer), correctMethod.Serve((*layer).correct),
 	}
 	c.Name, c.Rank, c.WorldSize = name, slices.Index(Names, name), len(Names)
-	c.Funcs = append(c.Funcs, makeLayer.Serve(p.makeLayer), save.Serve(p.save), describe.Serve(p.describe), connect.Serve(doConnect))
+	c.Funcs = append(c.Funcs,
+		makeLayer.Serve(p.makeLayer), save.Serve(p.save), describe.Serve(p.describe), connect.Serve(doConnect))
 	c.Extensions = append(c.Extensions, rref.New(rref.Options{Methods: methods}), p.autograd)
 	c.Interceptors = append(c.Interceptors, agent.Interceptor{
 		Received: func(ctx context.Context, m *agent.Message) (context.Context, error) {
@@ -136,7 +137,10 @@ type WorkerResult struct {
 // describe is the function describe.
 func (p *Part) describe(context.Context, agent.None) (WorkerResult, error) {
 	t := p.autograd.Traffic()
-	w := WorkerResult{Name: p.name, PID: os.Getpid(), Calls: p.calls.Load(), GradientMessages: t.Messages, GradientBytes: t.Bytes}
+	w := WorkerResult{
+		Name: p.name, PID: os.Getpid(), Calls: p.calls.Load(),
+		GradientMessages: t.Messages, GradientBytes: t.Bytes,
+	}
 	if l := p.layer.Load(); l != nil {
 		w.Parameters = l.weight.Tensor().Len() + l.bias.Tensor().Len()
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/tensorpipe-go/tensorpipe/agent"
 	"github.com/tensorpipe-go/tensorpipe/autograd"
 	"github.com/tensorpipe-go/tensorpipe/tensor"
 	"github.com/tensorpipe-go/tensorpipe/tensor/ops"
@@ -153,6 +154,24 @@ func accuracy(t *testing.T, params []*tensor.Tensor, d Digits) float64 {
 	return float64(correct) / float64(len(digits))
 }
 
+// perturb changes weights of the worker that serves it.
+var perturb = agent.NewFunc[agent.None, agent.None]("test.perturb")
+
+// doPerturb changes the weights of a pixel that many images have, or of one hidden unit.
+func (p *Part) doPerturb(context.Context, agent.None) (agent.None, error) {
+	weight := p.layer.Load().weight.Tensor()
+	for i := range weight.Shape()[0] {
+		w, err := tensor.At[float32](weight, i, 10)
+		if err != nil {
+			return agent.None{}, err
+		}
+		if err := tensor.Set(weight, w+0.01*float32(i), i, 10); err != nil {
+			return agent.None{}, err
+		}
+	}
+	return agent.None{}, nil
+}
+
 // TestPerturbed checks that the losses depend on the parameters of both stages: a change of one weight on
 // a stage changes the losses from the next step on.
 func TestPerturbed(t *testing.T) {
@@ -165,12 +184,8 @@ func TestPerturbed(t *testing.T) {
 			if p.Step != changed {
 				return
 			}
-			weight := g.parts[rank].layer.Load().weight.Tensor()
-			for i := range weight.Shape()[0] { // of a pixel that many images have, or of one unit
-				w, err := tensor.At[float32](weight, i, 10)
-				require.NoError(t, err)
-				require.NoError(t, tensor.Set(weight, w+0.01*float32(i), i, 10))
-			}
+			_, err := perturb.Call(t.Context(), g.agents[0], agent.Rank(rank), agent.None{})
+			require.NoError(t, err)
 		})
 		require.NoError(t, err)
 		g.shutdown(t)
