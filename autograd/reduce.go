@@ -88,27 +88,6 @@ func spread(t *tensor.Tensor, shape, dims []int, keep bool) (*tensor.Tensor, err
 	return t.Expand(shape...)
 }
 
-// sumSparse returns the sum of the elements of x, which is sparse.
-func sumSparse(ctx context.Context, x *Variable) (*Variable, error) {
-	t, err := engineOf(ctx).SumSparse(ctx, x.value.sparse)
-	if err != nil {
-		return nil, opError("sum", err)
-	}
-	n := newNode(ctx, "SumBackward0", x)
-	if n != nil {
-		s := n.save(x)
-		n.backward = func(ctx context.Context, grads, out []Value) error {
-			v, err := s.get()
-			if err != nil {
-				return err
-			}
-			out[0].sparse, err = engineOf(ctx).FillLikeSparse(ctx, v.sparse, grads[0].dense)
-			return err
-		}
-	}
-	return result(t, n), nil
-}
-
 // Softmax returns exp(v)/sum(exp(v)) of the elements v of x, which is dense, along dimension dim, in new
 // memory. A negative dim counts from the end.
 func Softmax(ctx context.Context, x *Variable, dim int) (*Variable, error) {

@@ -72,13 +72,47 @@ func ToDense(ctx context.Context, x *Variable) (*Variable, error) {
 	}
 	n := newNode(ctx, "ToDenseBackward0", x)
 	if n != nil {
-		s := n.save(x)
+		at, err := n.savePositions(x)
+		if err != nil {
+			return nil, opError("to_dense", err)
+		}
 		n.backward = func(ctx context.Context, grads, out []Value) error {
-			v, err := s.get()
-			if err != nil {
-				return err
+			s, err := at.get()
+			if err == nil {
+				out[0].sparse, err = engineOf(ctx).SparseMask(ctx, grads[0].dense, s.sparse)
 			}
-			out[0].sparse, err = engineOf(ctx).SparseMask(ctx, grads[0].dense, v.sparse)
+			return err
+		}
+	}
+	return result(t, n), nil
+}
+
+// savePositions saves x, which is sparse, with each position once: a gradient that lists a position twice
+// would have the sum there.
+func (n *Node) savePositions(x *Variable) (saved, error) {
+	s := n.save(x)
+	var err error
+	s.value.sparse, err = x.value.sparse.Coalesce()
+	return s, err
+}
+
+// sumSparse returns the sum of the elements of x, which is sparse.
+func sumSparse(ctx context.Context, x *Variable) (*Variable, error) {
+	t, err := engineOf(ctx).SumSparse(ctx, x.value.sparse)
+	if err != nil {
+		return nil, opError("sum", err)
+	}
+	n := newNode(ctx, "SumBackward0", x)
+	if n != nil {
+		at, err := n.savePositions(x)
+		if err != nil {
+			return nil, opError("sum", err)
+		}
+		n.backward = func(ctx context.Context, grads, out []Value) error {
+			s, err := at.get()
+			if err == nil {
+				out[0].sparse, err = engineOf(ctx).FillLikeSparse(ctx, s.sparse, grads[0].dense)
+			}
 			return err
 		}
 	}
