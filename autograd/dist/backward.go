@@ -4,7 +4,7 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/tensorpipe-go/tensorpipe/agent"
+	"github.com/tensorpipe-go/tensorpipe/agent/future"
 	"github.com/tensorpipe-go/tensorpipe/autograd"
 )
 
@@ -45,9 +45,15 @@ func (c *Context) BackwardWith(ctx context.Context, o PassOptions, roots ...*aut
 	if err != nil {
 		return err
 	}
+	defer context.AfterFunc(ctx, func() { p.fail(context.Cause(ctx)) })()
 	if err := p.drive(ctx, fed); err != nil {
 		p.fail(err)
-		c.autograd.abort(p)
+		c.mu.Lock()
+		n := c.passes[p.origin]
+		n.aborted = max(n.aborted, p.number)
+		c.passes[p.origin] = n
+		c.mu.Unlock()
+		c.autograd.abort(c, p.id(), p.origin)
 		return err
 	}
 	c.mu.Lock()
@@ -106,73 +112,48 @@ func (c *Context) beginPass(o PassOptions, fed []feed) (*pass, error) {
 	return c.newPass(g.lastPass.Add(1), g.agent.Incarnation(), o, nodes), nil
 }
 
+// maxRounds bounds the rounds of settleAll. Each finds at least one more worker whose send nodes wait, or
+// is one of the last two.
+const maxRounds = 1024
+
 // drive runs the pass from its origin, until no send node waits on any worker.
 func (p *pass) drive(ctx context.Context, fed []feed) error {
 	w := waits{}
 	if err := p.awaitRest(ctx, fed, w); err != nil {
 		return err
 	}
-	for idle := 0; w.sum() > 0; {
-		before := w.sum()
-		if err := p.settleAll(ctx, w); err != nil {
+	for round := 0; ; round++ {
+		n, err := w.sum()
+		if err != nil || n == 0 {
 			return err
 		}
-		if idle++; w.sum() != before {
-			idle = 0
+		changed, err := p.settleAll(ctx, w)
+		if err == nil && (!changed || round > maxRounds) {
+			err = fmt.Errorf("%w: %d messages wait for gradients, and all for each other", ErrUnused, n)
 		}
-		if idle > 1 {
-			return fmt.Errorf("%w: %d messages wait for gradients, and all for each other", ErrUnused, w.sum())
+		if err != nil {
+			return err
 		}
 	}
-	return nil
-}
-
-// waits is the number of send nodes that wait for gradients, by worker.
-type waits map[agent.Incarnation]*waitingWorker
-
-type waitingWorker struct {
-	name string
-	n    int
-}
-
-func (w waits) add(report passReport) {
-	for _, c := range report.Changes {
-		if w[c.Incarnation] == nil {
-			w[c.Incarnation] = &waitingWorker{name: c.Worker}
-		}
-		w[c.Incarnation].n += c.Waiting
-	}
-}
-
-func (w waits) sum() (n int) {
-	for _, worker := range w {
-		n += worker.n
-	}
-	return n
 }
 
 // awaitRest feeds gradients to the pass on this worker, and waits until all that follows from them, here
 // and on other workers, is done. It adds what the workers report to w.
 func (p *pass) awaitRest(ctx context.Context, fed []feed, w waits) error {
-	type outcome struct {
-		report passReport
-		err    error
-	}
-	done := make(chan outcome, 1)
-	p.engage(fed, func(report passReport, err error) { done <- outcome{report, err} })
-	for {
-		if f := p.nextAnswer(); f != nil {
-			_, _ = f.Wait(ctx) // reads the messages of the peer; the pass gets the answer
-		} else {
-			select {
-			case o := <-done:
-				w.add(o.report)
-				return o.err
-			case <-ctx.Done():
-			}
+	done := future.New[passReport]()
+	p.engage(ctx, fed, func(report passReport, err error) {
+		if err != nil {
+			_ = done.Fail(err) // it is called once
+			return
 		}
-		if err := context.Cause(ctx); err != nil {
-			return err
-		}
+		_ = done.Set(report)
+	})
+	for f := p.nextAnswer(); f != nil && !done.IsDone(); f = p.nextAnswer() {
+		_, _ = f.Wait(p.with(ctx)) // reads the messages of the peer; the pass gets the answer
 	}
+	report, err := done.Wait(context.WithoutCancel(ctx)) // the end of the pass completes it
+	if err != nil {
+		return err
+	}
+	return w.add(report)
 }

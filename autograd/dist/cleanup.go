@@ -49,7 +49,7 @@ const (
 	// cleanupTimeout is the time limit of a message.
 	cleanupTimeout = 5 * time.Second
 
-	// maxCleaned bounds the Contexts in one message.
+	// maxCleaned bounds the Contexts, and the passes, in one message.
 	maxCleaned = 1024
 )
 
@@ -68,17 +68,19 @@ func (g *Autograd) cleanupFor(to peer) *cleanup {
 	return u
 }
 
-// abort has the workers told that p has failed which this one has called within its Context.
-func (g *Autograd) abort(p *pass) {
-	c := p.context
+// abort has the workers told that take part in c, except one, that a pass has failed.
+func (g *Autograd) abort(c *Context, id passID, except agent.Incarnation) {
 	c.mu.Lock()
-	known := maps.Clone(c.known)
+	peers := maps.Clone(c.peers)
 	c.mu.Unlock()
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	for incarnation, w := range known {
-		if u := g.cleanupFor(peer{w, incarnation}); u != nil {
-			u.passes = append(u.passes, p.id())
+	for incarnation, w := range peers {
+		if incarnation == except {
+			continue
+		}
+		if u := g.cleanupFor(peer{w.WorkerInfo, incarnation}); u != nil {
+			u.passes = append(u.passes, id)
 		}
 	}
 }
@@ -89,10 +91,10 @@ func (g *Autograd) runCleanup(u *cleanup) {
 	for {
 		g.pause(gatherTime)
 		g.mu.Lock()
-		n := min(len(u.contexts), maxCleaned)
-		ended, passes := u.contexts[:n:n], u.passes
-		u.contexts, u.passes = u.contexts[n:], nil
-		if n == 0 && len(passes) == 0 {
+		n, k := min(len(u.contexts), maxCleaned), min(len(u.passes), maxCleaned)
+		ended, passes := u.contexts[:n:n], u.passes[:k:k]
+		u.contexts, u.passes = u.contexts[n:], u.passes[k:]
+		if n == 0 && k == 0 {
 			delete(g.cleanups, u.to.incarnation)
 			close(g.changed)
 			g.changed = make(chan struct{})
@@ -119,8 +121,7 @@ func (g *Autograd) persist(to peer, send func(context.Context) error) error {
 		switch {
 		case err == nil:
 			return nil
-		case g.base.Err() != nil, errors.Is(err, agent.ErrNoWorker), errors.Is(err, agent.ErrRestarted), errors.Is(err, agent.ErrClosed),
-			errors.Is(err, agent.ErrRemoved), errors.Is(err, agent.ErrNoFunction), time.Since(begun) > g.options.LostAfter:
+		case g.base.Err() != nil, isGone(err), errors.Is(err, agent.ErrClosed), time.Since(begun) > g.options.LostAfter:
 			return err
 		}
 		g.log.Debug("message about autograd contexts lost", "worker", to.Name, "error", err)
@@ -138,8 +139,8 @@ func (g *Autograd) pause(d time.Duration) {
 	}
 }
 
-// serveCleanup ends the Contexts of a request, and passes it on to the workers that this one has called
-// within them.
+// serveCleanup ends the Contexts of a request, and passes it on to the other workers that take part in
+// them.
 func (g *Autograd) serveCleanup(_ context.Context, q *agent.Request, args *cleanupRequest) {
 	if args.Owner != g.agent.Incarnation() {
 		_ = q.Reply(&agent.None{}) // an earlier process was meant
@@ -151,22 +152,33 @@ func (g *Autograd) serveCleanup(_ context.Context, q *agent.Request, args *clean
 		c := g.contexts[uint64(e.ID)]
 		g.mu.Unlock()
 		if c != nil && c.creator == e.Creator {
-			g.remove(c, ErrNoContext)
+			g.remove(c, q.Incarnation())
 		}
 	}
 	for _, id := range args.Passes {
-		g.failPass(id)
+		g.failPass(id, q.Incarnation())
 	}
 	_ = q.Reply(&agent.None{})
 }
 
-// failPass ends a pass that has failed at its origin, and has the workers told that this one has called
-// within its Context.
-func (g *Autograd) failPass(id passID) {
-	p, err := g.passOrLast(id)
-	if err != nil { // it has failed here, or its Context has ended
+// failPass ends a pass that has failed at its origin, and passes that on, unless it is known. from is the
+// worker that has told this one.
+func (g *Autograd) failPass(id passID, from agent.Incarnation) {
+	c := g.context(id)
+	if c == nil {
 		return
 	}
-	p.fail(fmt.Errorf("%w: at its origin", ErrFailed))
-	g.abort(p)
+	c.mu.Lock()
+	n, ok := c.passes[id.Origin]
+	if c.closed || id.Number <= n.aborted || !ok && len(c.passes) >= maxOrigins {
+		c.mu.Unlock()
+		return
+	}
+	c.passes[id.Origin] = passNumbers{max(n.ended, id.Number), id.Number}
+	p := c.pass
+	c.mu.Unlock()
+	if p != nil && p.origin == id.Origin && p.number <= id.Number {
+		p.fail(fmt.Errorf("%w: at its origin", ErrFailed))
+	}
+	g.abort(c, id, from)
 }

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/tensorpipe-go/tensorpipe/agent"
 	"github.com/tensorpipe-go/tensorpipe/autograd"
@@ -23,18 +24,39 @@ type Context struct {
 	creatorName string
 
 	mu       sync.Mutex
-	closed   error // why the Context is gone
+	closed   bool
 	sends    map[uint64]*sendNode
-	receives map[uint64]*receiveNode
-	order    []uint64                               // the numbers of the messages in sends, as they were recorded
-	known    map[agent.Incarnation]agent.WorkerInfo // workers that were called with this Context
-	calls    map[agent.CallKey]openCall             // under way
-	grads    map[*autograd.Variable]autograd.Value  // of leaves
-	pass     *pass                                  // the one that runs, or waits for gradients
-	last     *pass                                  // the last one that has ended
-	ended    map[agent.Incarnation]uint64           // by the worker that began them, the number of the last pass that has ended
-	bytes    int64                                  // of received Variables
+	receives map[receiveKey]*receiveNode
+	order    []uint64                              // the numbers of the messages in sends, as they were recorded
+	peers    map[agent.Incarnation]contextPeer     // other workers that were called with this Context, or have called
+	calls    map[agent.CallKey]openCall            // under way
+	grads    map[*autograd.Variable]autograd.Value // of leaves
+	pass     *pass                                 // the one that runs, or waits for gradients
+	last     *pass                                 // the last one, if it has ended without an error and was begun by another worker
+	passes   map[agent.Incarnation]passNumbers     // by the worker that has begun them
+
+	charged agent.Incarnation // the worker whose request has brought the Context here
+	since   time.Time         // when that was
 }
+
+// contextPeer is another worker that takes part in a Context.
+type contextPeer struct {
+	agent.WorkerInfo
+	called bool // by this one
+}
+
+// receiveKey identifies a message that was received: by its sender, and the number that it has there.
+type receiveKey struct {
+	from    agent.Incarnation
+	message uint64
+}
+
+// passNumbers are the numbers of the last pass that has ended on this worker, and of the last one that
+// its origin has ended because it has failed.
+type passNumbers struct{ ended, aborted uint64 }
+
+// maxOrigins bounds the workers that begin passes in one Context.
+const maxOrigins = 1024
 
 // contextKey is the key of the Context in a context.Context.
 type contextKey struct{}
@@ -73,9 +95,9 @@ func (g *Autograd) MaxID() ID { return ID(uint64(uint16(g.self.Rank))<<rankShift
 func (g *Autograd) newContext(id ID, creator agent.Incarnation, name string) *Context {
 	c := &Context{
 		autograd: g, id: id, creator: creator, creatorName: name,
-		sends: map[uint64]*sendNode{}, receives: map[uint64]*receiveNode{},
-		known: map[agent.Incarnation]agent.WorkerInfo{}, calls: map[agent.CallKey]openCall{},
-		grads: map[*autograd.Variable]autograd.Value{},
+		sends: map[uint64]*sendNode{}, receives: map[receiveKey]*receiveNode{},
+		peers: map[agent.Incarnation]contextPeer{}, calls: map[agent.CallKey]openCall{},
+		grads: map[*autograd.Variable]autograd.Value{}, passes: map[agent.Incarnation]passNumbers{},
 	}
 	g.contexts[uint64(id)] = c
 	return c
@@ -118,8 +140,8 @@ func (c *Context) In(ctx context.Context) context.Context {
 func (c *Context) Gradient(x *autograd.Variable) (autograd.Value, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.closed != nil {
-		return autograd.Value{}, c.id.missing()
+	if err := c.check(); err != nil {
+		return autograd.Value{}, err
 	}
 	g, ok := c.grads[x]
 	if !ok {
@@ -170,8 +192,10 @@ func (c *Context) KnownWorkers() []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var names []string
-	for _, w := range c.known {
-		names = append(names, w.Name)
+	for _, w := range c.peers {
+		if w.called {
+			names = append(names, w.Name)
+		}
 	}
 	slices.Sort(names)
 	return names
@@ -180,16 +204,24 @@ func (c *Context) KnownWorkers() []string {
 // Close ends c on all workers: its graph and its gradients are dropped, and a pass that runs fails. The
 // other workers are told in the background. It does nothing if c is closed.
 func (c *Context) Close() error {
-	c.autograd.remove(c, ErrNoContext)
+	c.autograd.remove(c, c.autograd.agent.Incarnation())
 	return nil
 }
 
 // check returns an error that matches ErrNoContext if c is closed. The caller holds c.mu.
 func (c *Context) check() error {
-	if c.closed != nil {
+	if c.closed {
 		return c.id.missing()
 	}
 	return nil
+}
+
+// meet records that another worker takes part, which this one calls if called is set. The caller holds
+// c.mu.
+func (c *Context) meet(p peer, called bool) {
+	if p.incarnation != c.autograd.agent.Incarnation() {
+		c.peers[p.incarnation] = contextPeer{p.WorkerInfo, called || c.peers[p.incarnation].called}
+	}
 }
 
 // accumulate adds grad to the gradient of the leaf x.

@@ -18,13 +18,13 @@ import (
 
 // Options configures distributed autograd on a worker. Zero fields stand for the defaults.
 type Options struct {
-	// Engine computes the gradients of passes that other workers begin. Default: that of package
-	// autograd.
+	// Engine computes gradients on this worker, unless Backward is called here with a context that
+	// has an engine, see autograd.WithEngine. Default: that of package autograd.
 	Engine *ops.Engine
 
-	// MaxContexts bounds the Contexts that one other worker may have here, and MaxBytes the bytes of
-	// the Variables in its messages that they keep. Beyond them requests fail with
-	// agent.ErrOverloaded. Defaults 4096 and 4 GiB.
+	// MaxContexts bounds the Contexts that requests of one other worker may bring here, and MaxBytes
+	// the bytes of the Variables in its requests, until their Contexts end. Beyond them requests fail
+	// with agent.ErrOverloaded. Defaults 4096 and 4 GiB.
 	MaxContexts int
 	MaxBytes    int64
 
@@ -51,7 +51,7 @@ type Autograd struct {
 	closed      bool
 	lastContext uint64
 	contexts    map[uint64]*Context
-	creators    map[agent.Incarnation]*creator // of Contexts of other workers
+	usages      map[agent.Incarnation]usage // by the workers whose requests have brought it
 	ended       endedContexts
 	cleanups    map[agent.Incarnation]*cleanup
 	changed     chan struct{} // closed when the next clean-up has ended
@@ -68,13 +68,6 @@ type logger interface {
 	Warn(msg string, args ...any)
 }
 
-// creator is what the Contexts of one incarnation of another worker take here.
-type creator struct {
-	contexts int
-	bytes    int64
-	lost     *time.Timer // running while the worker cannot be reached
-}
-
 // autogradKey is the key of the extension.
 type autogradKey struct{}
 
@@ -84,7 +77,7 @@ func New(o Options) *Autograd {
 	o.MaxBytes = cmp.Or(max(o.MaxBytes, 0), 4<<30)
 	o.LostAfter = cmp.Or(max(o.LostAfter, 0), 30*time.Second)
 	return &Autograd{
-		options: o, contexts: map[uint64]*Context{}, creators: map[agent.Incarnation]*creator{},
+		options: o, contexts: map[uint64]*Context{}, usages: map[agent.Incarnation]usage{},
 		cleanups: map[agent.Incarnation]*cleanup{}, changed: make(chan struct{}),
 		lastContext: rand.Uint64N(1 << 47),
 	}
@@ -150,6 +143,7 @@ func (g *Autograd) Start(a *agent.Agent) error {
 	ctx, stop := context.WithCancel(context.Background())
 	g.base, g.stop = ctx, stop
 	g.unwatch = a.Watch(g.memberChanged)
+	g.work.Go(g.checkContexts)
 	return nil
 }
 
@@ -180,14 +174,9 @@ func (g *Autograd) Close() error {
 	for _, c := range g.contexts {
 		all = append(all, c)
 	}
-	for _, p := range g.creators {
-		if p.lost != nil {
-			p.lost.Stop()
-		}
-	}
 	g.mu.Unlock()
 	for _, c := range all {
-		g.remove(c, agent.ErrClosed)
+		g.remove(c, g.agent.Incarnation())
 	}
 	g.stop()
 	g.work.Wait()
@@ -233,13 +222,4 @@ func (g *Autograd) all() []*Context {
 		all = append(all, c)
 	}
 	return all
-}
-
-// spawn runs f on a goroutine for which Close waits, unless the agent is closed.
-func (g *Autograd) spawn(f func()) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if !g.closed {
-		g.work.Go(f)
-	}
 }

@@ -33,6 +33,10 @@ var (
 	// ErrNoSend is returned for the gradients of a message that its sender does not know.
 	ErrNoSend = errors.New("Could not find send function for autograd message id")
 
+	// ErrRepeated is returned for a message with Variables that was received before. Calls of a function
+	// served WithOnce fail so if an earlier call, with the same key, has got the same reply.
+	ErrRepeated = errors.New("dist: the message was received before")
+
 	// ErrFailed is returned for gradients of a pass that has ended.
 	ErrFailed = errors.New("dist: the pass has failed")
 
@@ -42,7 +46,7 @@ var (
 
 // registered are the errors that keep their identity when another worker returns them.
 var registered = map[string]error{
-	"dist.ErrNoContext": ErrNoContext, "dist.ErrRunning": ErrRunning, "dist.ErrUnused": ErrUnused, "dist.ErrNoSend": ErrNoSend,
+	"dist.ErrNoContext": ErrNoContext, "dist.ErrRunning": ErrRunning, "dist.ErrUnused": ErrUnused, "dist.ErrNoSend": ErrNoSend, "dist.ErrRepeated": ErrRepeated,
 	"dist.ErrFailed": ErrFailed, "dist.ErrAlgorithm": ErrAlgorithm, "autograd.ErrReleased": autograd.ErrReleased, "autograd.ErrModified": autograd.ErrModified,
 }
 

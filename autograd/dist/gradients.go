@@ -52,7 +52,7 @@ func (p *pass) send(ctx context.Context, n *autograd.Node, from peer, message ui
 	if args.Grads, err = encodeGradients(ctx, n, grads); err != nil {
 		return err
 	}
-	f := gradientsMessage.Go(c.autograd.base, c.autograd.agent, agent.To(from.Name), "", args)
+	f := gradientsMessage.Go(p.ctx, c.autograd.agent, agent.To(from.Name), "", args)
 	p.mu.Lock()
 	p.open++
 	p.waiting = append(p.waiting, f)
@@ -88,14 +88,15 @@ func encodeGradients(ctx context.Context, n *autograd.Node, grads []autograd.Val
 	return all, nil
 }
 
-// values returns the gradients in a message for a node with n results, which own their memory.
-func (m *gradients) values(n int) ([]autograd.Value, error) {
-	all := make([]autograd.Value, n)
+// values returns the gradients in a message for the node n, which own their memory. The error matches
+// agent.ErrProtocol.
+func (m *gradients) values(n *autograd.Node) ([]autograd.Value, error) {
+	all := make([]autograd.Value, n.Outputs())
 	if len(m.Grads) == 0 {
 		return all, nil
 	}
-	if len(m.Grads) != n {
-		return nil, fmt.Errorf("%w: %d gradients for a message with %d Variables", agent.ErrProtocol, len(m.Grads), n)
+	if len(m.Grads) != len(all) {
+		return nil, fmt.Errorf("%w: %d gradients for a message with %d Variables", agent.ErrProtocol, len(m.Grads), len(all))
 	}
 	for i, g := range m.Grads {
 		switch {
@@ -104,59 +105,78 @@ func (m *gradients) values(n int) ([]autograd.Value, error) {
 		case g.Sparse != nil:
 			all[i] = autograd.Owned(autograd.Sparse(g.Sparse))
 		}
+		if !all[i].IsZero() && !n.Fits(i, all[i]) {
+			return nil, fmt.Errorf("%w: gradient %d of a message is %v", agent.ErrProtocol, i, all[i])
+		}
 	}
 	return all, nil
 }
 
 // serveGradients feeds gradients to the send node of a message.
-func (g *Autograd) serveGradients(_ context.Context, q *agent.Request, m *gradients) {
+func (g *Autograd) serveGradients(ctx context.Context, q *agent.Request, m *gradients) {
 	g.gradientTraffic.add(m.Grads)
-	p, err := g.passFor(m.Pass)
-	if err == nil {
-		var s *sendNode
-		if s, err = p.waitingSend(m.Message); err == nil {
-			var grads []autograd.Value
-			if grads, err = m.values(s.node.Outputs()); err == nil {
-				p.engage([]feed{{s.node, m.Message, grads}}, func(report passReport, err error) {
-					if err != nil {
-						_ = q.Fail(err)
-						return
-					}
-					_ = q.Reply(&report)
-				})
-				return
-			}
-		}
-	}
-	if len(m.Grads) == 0 { // nothing is lost
+	p, s, err := g.passOfSend(m.Pass, m.Message, q.Incarnation())
+	var grads []autograd.Value
+	switch {
+	case err != nil:
+	case s != nil:
+		grads, err = m.values(s.node)
+	case len(m.Grads) > 0:
+		err = fmt.Errorf("%w: %d", ErrNoSend, m.Message)
+	default: // the call has failed here, and nothing is lost
 		_ = q.Reply(&passReport{})
 		return
 	}
-	_ = q.Fail(nodeError(g.self, err))
-}
-
-// waitingSend returns the send node of the message with that number, which waits for gradients. The error
-// matches ErrNoSend.
-func (p *pass) waitingSend(message uint64) (*sendNode, error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if s := p.sends[message]; s != nil {
-		return s, nil
+	if err != nil {
+		_ = q.Fail(nodeError(g.self, err))
+		return
 	}
-	return nil, fmt.Errorf("%w: %d", ErrNoSend, message)
+	p.engage(ctx, []feed{{s.node, m.Message, grads}}, func(report passReport, err error) {
+		if err != nil {
+			_ = q.Fail(err)
+			return
+		}
+		_ = q.Reply(&report)
+	})
 }
 
-// passFor returns the pass that a message names, which it begins on this worker if there is none. The
-// error matches ErrNoContext, ErrFailed if the pass has ended, or ErrRunning if another one runs.
-func (g *Autograd) passFor(id passID) (*pass, error) {
+// context returns the Context of a pass, or nil if there is none.
+func (g *Autograd) context(id passID) *Context {
 	g.mu.Lock()
-	c := g.contexts[uint64(id.Context)]
-	g.mu.Unlock()
-	if c == nil || c.creator != id.Creator {
-		return nil, id.Context.missing()
+	defer g.mu.Unlock()
+	if c := g.contexts[uint64(id.Context)]; c != nil && c.creator == id.Creator {
+		return c
 	}
-	answer := func(passReport, error) {}
-	defer func() { answer(passReport{}, ErrFailed) }()
+	return nil
+}
+
+// passOfSend returns the send node of the message with that number to the worker to, and the pass that id
+// names, see joinPass. Both are nil if there is no such node.
+func (g *Autograd) passOfSend(id passID, message uint64, to agent.Incarnation) (*pass, *sendNode, error) {
+	c := g.context(id)
+	if c == nil {
+		return nil, nil, id.Context.missing()
+	}
+	c.mu.Lock()
+	s := c.sends[message]
+	c.mu.Unlock()
+	if s == nil || s.to.incarnation != to {
+		return nil, nil, nil
+	}
+	p, err := c.joinPass(id)
+	return p, s, err
+}
+
+// joinPass returns the pass that id names, which it begins on this worker if there is none. The error
+// matches ErrNoContext, ErrFailed if the pass has ended, ErrRunning if another one runs, or
+// agent.ErrOverloaded if too many workers have begun passes.
+func (c *Context) joinPass(id passID) (*pass, error) {
+	c.mu.Lock()
+	p := c.pass
+	c.mu.Unlock()
+	if p != nil && p.origin == id.Origin && p.number < id.Number {
+		p.fail(ErrFailed) // its origin has begun another one since
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if err := c.check(); err != nil {
@@ -164,17 +184,18 @@ func (g *Autograd) passFor(id passID) (*pass, error) {
 	}
 	if p := c.pass; p != nil {
 		switch {
-		case p.number == id.Number && p.origin == id.Origin:
-			return p, nil
-		case p.origin != id.Origin || p.number > id.Number:
+		case p.origin != id.Origin:
 			return nil, fmt.Errorf("%w: another pass runs in the context %d", ErrRunning, uint64(id.Context))
-		}
-		if parent := p.end(ErrFailed); parent != nil { // its origin has begun another one since
-			answer = parent
+		case p.number == id.Number:
+			return p, nil
 		}
 	}
-	if id.Number <= c.ended[id.Origin] {
+	n, ok := c.passes[id.Origin]
+	switch {
+	case id.Number <= n.ended, id.Origin == c.autograd.agent.Incarnation(), c.pass != nil:
 		return nil, fmt.Errorf("%w: it has ended", ErrFailed)
+	case !ok && len(c.passes) >= maxOrigins:
+		return nil, fmt.Errorf("%w: %d workers have begun passes in the context %d", agent.ErrOverloaded, len(c.passes), uint64(id.Context))
 	}
 	return c.newPass(id.Number, id.Origin, PassOptions{RetainGraph: id.Retain, UnusedZero: id.Zero}, nil), nil
 }

@@ -13,6 +13,7 @@ func (g *Autograd) handlers() map[string]agent.Handler {
 		cleanupMessage.Type():   handler[cleanupRequest](g.serveCleanup),
 		settleMessage.Type():    handler[passID](g.serveSettle),
 		findMessage.Type():      handler[findRequest](g.serveFind),
+		aliveMessage.Type():     handler[aliveRequest](g.serveAlive),
 	}
 }
 

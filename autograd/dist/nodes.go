@@ -3,7 +3,6 @@ package dist
 import (
 	"cmp"
 	"context"
-	"encoding/binary"
 	"fmt"
 	"slices"
 
@@ -29,7 +28,8 @@ type sendNode struct {
 
 // receiveNode is the node of a message with Variables that was received.
 type receiveNode struct {
-	node *autograd.Node
+	node  *autograd.Node
+	bytes int64 // of the Variables, if the message is a request
 }
 
 // peer is one incarnation of another worker, or of this one.
@@ -40,11 +40,7 @@ type peer struct {
 
 func peerOf(m *agent.Message) peer { return peer{m.Peer, m.Incarnation()} }
 
-// header is the name of the data that messages within a Context have: its number and the incarnation of
-// its creator, the number of the message, or 0 if it has no node, and the creator's name.
-const header = "dist.context"
-
-// keys of the state of messages
+// keys of the state of messages. incomingKey is also that of the request in the context of its handler.
 type (
 	outgoingKey struct{} // *outgoing
 	incomingKey struct{} // *incoming
@@ -53,6 +49,8 @@ type (
 // outgoing is a message that is sent within a Context.
 type outgoing struct {
 	context   *Context
+	records   bool // its Variables get a send node
+	answers   uint64
 	message   uint64
 	variables []*autograd.Variable // that require gradients
 }
@@ -60,6 +58,7 @@ type outgoing struct {
 // incoming is a message that was received within a Context.
 type incoming struct {
 	context   *Context
+	answers   uint64
 	message   uint64
 	variables []*autograd.Variable
 }
@@ -67,10 +66,13 @@ type incoming struct {
 // encodeVariable encodes the tensor of a Variable, and whether it requires a gradient.
 func encodeVariable(e *codec.Encoder, p **autograd.Variable) error {
 	x := *p
-	if out, ok := e.State(outgoingKey{}).(*outgoing); ok && x.RequiresGrad() {
-		out.variables = append(out.variables, x)
+	requires := x.RequiresGrad()
+	if out, ok := e.State(outgoingKey{}).(*outgoing); ok {
+		if requires = requires && out.records; requires {
+			out.variables = append(out.variables, x)
+		}
 	}
-	e.WriteBool(x.RequiresGrad())
+	e.WriteBool(requires)
 	t, s := x.Tensor(), x.Sparse()
 	e.WriteBool(s != nil)
 	if s != nil {
@@ -123,9 +125,12 @@ func (g *Autograd) encoding(ctx context.Context, m *agent.Message) error {
 	if c == nil || c.autograd != g {
 		return nil
 	}
-	out := &outgoing{context: c}
+	out := &outgoing{context: c, records: autograd.IsGradEnabled(ctx)}
 	m.SetState(outgoingKey{}, out)
 	request, call := m.Kind == agent.KindRequest, m.Call()
+	if in, ok := ctx.Value(incomingKey{}).(*incoming); ok && !request {
+		out.answers = in.message
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if err := c.check(); err != nil {
@@ -135,10 +140,8 @@ func (g *Autograd) encoding(ctx context.Context, m *agent.Message) error {
 		return nil // the reply of a function that did not notice
 	}
 	if request {
-		if m.Incarnation() != g.agent.Incarnation() {
-			c.known[m.Incarnation()] = m.Peer
-		}
-		c.calls[call] = newOpenCall(m)
+		c.meet(peerOf(m), true)
+		c.calls[call] = newOpenCall(m, out)
 	}
 	m.OnEnd(func(end agent.MessageEnd) { c.sent(call, request, out.message, end) })
 	return nil
@@ -154,19 +157,25 @@ func (c *Context) sent(call agent.CallKey, request bool, message uint64, end age
 		delete(c.calls, call)
 	}
 	if message != 0 && (end.Outcome == agent.MessageUnsent || request && (end.Outcome != agent.MessageAnswered || end.Err != nil)) {
-		delete(c.sends, message)
-		c.order = slices.DeleteFunc(c.order, func(n uint64) bool { return n == message })
+		c.dropSend(message)
 	}
+}
+
+// dropSend removes a send node. The caller holds c.mu.
+func (c *Context) dropSend(message uint64) {
+	delete(c.sends, message)
+	c.order = slices.DeleteFunc(c.order, func(n uint64) bool { return n == message })
 }
 
 // openCall is a call within a Context that is under way.
 type openCall struct {
+	out  *outgoing // the request
 	text string
 	done chan struct{} // of a call that creates a value, closed at its end
 }
 
-func newOpenCall(m *agent.Message) openCall {
-	c := openCall{text: fmt.Sprintf("the call of %s on %s", nameOf(m), m.Peer.Name)}
+func newOpenCall(m *agent.Message, out *outgoing) openCall {
+	c := openCall{out: out, text: fmt.Sprintf("the call of %s on %s", nameOf(m), m.Peer.Name)}
 	if rref.CreatesValue(m.Type) {
 		c.done = make(chan struct{})
 	}
@@ -212,59 +221,92 @@ func (g *Autograd) encoded(_ context.Context, m *agent.Message) error {
 	}
 	c := out.context
 	if len(out.variables) > 0 {
-		out.message = uint64(uint16(g.self.Rank))<<rankShift | g.lastMessage.Add(1)&maxNumber
 		s := &sendNode{node: autograd.NewSink(sendName, out.variables), to: peerOf(m)}
 		s.text = fmt.Sprintf("the result of %s for %s", nameOf(m), m.Peer.Name)
 		if m.Kind == agent.KindRequest {
 			s.text = fmt.Sprintf("the arguments of %s on %s", nameOf(m), m.Peer.Name)
 		}
 		c.mu.Lock()
-		if c.closed == nil {
-			c.sends[out.message] = s
-			c.order = append(c.order, out.message)
+		defer c.mu.Unlock()
+		if err := c.check(); err != nil {
+			return err
 		}
-		c.mu.Unlock()
+		for out.message == 0 || c.sends[out.message] != nil {
+			out.message = uint64(uint16(g.self.Rank))<<rankShift | g.lastMessage.Add(1)&maxNumber
+		}
+		c.sends[out.message] = s
+		c.order = append(c.order, out.message)
 	} else if m.Kind != agent.KindRequest {
 		return nil
 	}
-	data := make([]byte, 0, 64)
-	data = binary.LittleEndian.AppendUint64(data, uint64(c.id))
-	data = binary.LittleEndian.AppendUint64(data, out.message)
-	data = append(data, c.creator[:]...)
-	m.SetHeader(header, append(data, c.creatorName...))
+	m.SetHeader(headerName, out.header())
 	return nil
 }
 
 // received finds the Context of a message that was received, which it adds for a request if this worker
 // does not have it yet.
 func (g *Autograd) received(ctx context.Context, m *agent.Message) (context.Context, error) {
-	data, ok := m.Header(header)
+	data, ok := m.Header(headerName)
+	if m.Kind != agent.KindRequest {
+		return ctx, g.receivedReply(ctx, m, data, ok)
+	}
 	if !ok {
 		return ctx, nil
 	}
-	var creator agent.Incarnation
-	if len(data) < 16+len(creator) {
-		return ctx, fmt.Errorf("%w: the header %s has %d bytes", agent.ErrProtocol, header, len(data))
-	}
-	id := ID(binary.LittleEndian.Uint64(data))
-	in := &incoming{message: binary.LittleEndian.Uint64(data[8:])}
-	name := string(data[16+copy(creator[:], data[16:]):])
-	if m.Kind != agent.KindRequest {
-		c := FromContext(ctx)
-		if c == nil || c.id != id || c.creator != creator {
-			return ctx, fmt.Errorf("%w: a reply in the autograd context %d, which is not that of the call", agent.ErrProtocol, uint64(id))
-		}
-		in.context = c
-		m.SetState(incomingKey{}, in)
-		return ctx, nil
-	}
-	c, err := g.contextFor(id, creator, name)
+	h, err := parseHeader(data)
 	if err != nil {
 		return ctx, err
 	}
-	in.context = c
+	c, err := g.contextFor(h.context, h.creator, h.creatorName, peerOf(m))
+	if err != nil {
+		return ctx, err
+	}
+	in := &incoming{context: c, message: h.message}
 	m.SetState(incomingKey{}, in)
-	return c.In(ctx), nil
+	if !h.records {
+		ctx = autograd.NoGrad(ctx)
+	}
+	return &handlerContext{ctx, in}, nil
+}
+
+// receivedReply finds the Context of a reply, or a failure, which must be that of the call.
+func (g *Autograd) receivedReply(ctx context.Context, m *agent.Message, data []byte, ok bool) error {
+	c := FromContext(ctx)
+	if c != nil && c.autograd != g {
+		c = nil
+	}
+	if !ok {
+		if c != nil && m.Kind == agent.KindReply { // which must not have Variables that require gradients
+			m.SetState(incomingKey{}, &incoming{context: c})
+		}
+		return nil
+	}
+	h, err := parseHeader(data)
+	if err != nil {
+		return err
+	}
+	if c == nil || c.id != h.context || c.creator != h.creator {
+		return fmt.Errorf("%w: a reply in the autograd context %d, which is not that of the call", agent.ErrProtocol, uint64(h.context))
+	}
+	m.SetState(incomingKey{}, &incoming{context: c, message: h.message, answers: h.answers})
+	return nil
+}
+
+// handlerContext is the context of the handler of a request within a Context.
+type handlerContext struct {
+	context.Context
+	in *incoming
+}
+
+// Value implements context.Context.
+func (c *handlerContext) Value(key any) any {
+	switch key.(type) {
+	case contextKey:
+		return c.in.context
+	case incomingKey:
+		return c.in
+	}
+	return c.Context.Value(key)
 }
 
 // decoded records the Variables of a message that was received within a Context.
@@ -276,15 +318,12 @@ func (g *Autograd) decoded(_ context.Context, m *agent.Message) error {
 	if in.message == 0 {
 		return fmt.Errorf("%w: Variables in a message without a number", agent.ErrProtocol)
 	}
-	c := in.context
-	bytes := int64(0)
-	for _, x := range in.variables {
-		bytes += sizeOf(x.Value())
+	c, from, message, r := in.context, peerOf(m), in.message, &receiveNode{}
+	if m.Kind == agent.KindRequest && from.incarnation != g.agent.Incarnation() {
+		for _, x := range in.variables {
+			r.bytes += sizeOf(x.Value())
+		}
 	}
-	if err := g.charge(c, bytes); err != nil {
-		return err
-	}
-	r, from, message := &receiveNode{}, peerOf(m), in.message
 	r.node = autograd.NewSource(receiveName, in.variables, func(ctx context.Context, grads []autograd.Value) error {
 		return passOf(ctx).send(ctx, r.node, from, message, grads)
 	})
@@ -293,8 +332,41 @@ func (g *Autograd) decoded(_ context.Context, m *agent.Message) error {
 	if err := c.check(); err != nil {
 		return err
 	}
-	c.receives[message] = r
-	c.bytes += bytes
+	if c.receives[receiveKey{from.incarnation, message}] != nil {
+		return fmt.Errorf("%w: message %d of %s", ErrRepeated, message, from.Name)
+	}
+	if err := c.renameSend(m.Call(), in.answers); err != nil {
+		return err
+	}
+	g.mu.Lock()
+	err := g.charge(from, 0, r.bytes)
+	g.mu.Unlock()
+	if err == nil {
+		c.receives[receiveKey{from.incarnation, message}] = r
+	}
+	return err
+}
+
+// renameSend gives the send node of the request of a call the number answers, which is that of the request
+// that the function has served: if it is served WithOnce, an earlier attempt whose reply was lost. The
+// arguments are the same. The error matches ErrRepeated if that request has a send node: it belongs to
+// another call, with the same key. The caller holds c.mu.
+func (c *Context) renameSend(call agent.CallKey, answers uint64) error {
+	open := c.calls[call]
+	if open.out == nil || open.out.message == 0 || answers == 0 || open.out.message == answers {
+		return nil
+	}
+	if c.sends[answers] != nil {
+		return fmt.Errorf("%w: the reply to request %d, for which there are gradients", ErrRepeated, answers)
+	}
+	s := c.sends[open.out.message]
+	if s == nil {
+		return nil // it was dropped
+	}
+	c.dropSend(open.out.message)
+	open.out.message = answers
+	c.sends[answers] = s
+	c.order = append(c.order, answers)
 	return nil
 }
 

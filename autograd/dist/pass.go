@@ -2,6 +2,8 @@ package dist
 
 import (
 	"context"
+	"fmt"
+	"runtime/debug"
 	"sync"
 
 	"github.com/tensorpipe-go/tensorpipe/agent"
@@ -20,7 +22,7 @@ type pass struct {
 	number  uint64
 	origin  agent.Incarnation
 	options PassOptions
-	ctx     context.Context // of the computations
+	ctx     context.Context // ends with the pass
 	stop    context.CancelCauseFunc
 
 	mu      sync.Mutex
@@ -32,7 +34,7 @@ type pass struct {
 	waiting []*agent.Future[passReport]
 	parent  func(passReport, error) // answers the message that has ended the last rest; nil at rest
 	told    int                     // the number of waiting send nodes in the last report
-	report  passReport              // what other workers have reported, to be passed on
+	reports waits                   // what other workers have reported, to be passed on
 	err     error                   // why the pass has failed
 }
 
@@ -43,20 +45,15 @@ type feed struct {
 	grads   []autograd.Value
 }
 
-// passReport is by how much the number of send nodes that wait has changed on each worker.
-type passReport struct {
-	_       struct{} `tensorpipe:"dist.report"`
-	Changes []passChange
+// passContext is the context of computations: it ends with the pass, and has the values of the context
+// of Backward, or of the handler that computes.
+type passContext struct {
+	context.Context
+	pass   *pass
+	values context.Context
 }
 
-type passChange struct {
-	_           struct{} `tensorpipe:"dist.change"`
-	Worker      string
-	Incarnation agent.Incarnation
-	Waiting     int
-}
-
-// passKey is the key of the pass in the context.Context of its computations.
+// passKey is the key of the pass in a passContext.
 type passKey struct{}
 
 func passOf(ctx context.Context) *pass {
@@ -64,15 +61,38 @@ func passOf(ctx context.Context) *pass {
 	return p
 }
 
+// Value implements context.Context.
+func (c *passContext) Value(key any) any {
+	switch key.(type) {
+	case passKey:
+		return c.pass
+	case contextKey:
+		return c.pass.context
+	}
+	if v := c.Context.Value(key); v != nil {
+		return v
+	}
+	return c.values.Value(key)
+}
+
+// with returns a passContext with the values of ctx. It has the engine of ctx or, if ctx has none, that
+// of Options.
+func (p *pass) with(ctx context.Context) context.Context {
+	var c context.Context = &passContext{Context: p.ctx, pass: p, values: ctx}
+	if e := p.context.autograd.options.Engine; e != nil && autograd.EngineOf(ctx) == defaultEngine {
+		c = autograd.WithEngine(c, e)
+	}
+	return c
+}
+
+// defaultEngine is the engine of a context that has none.
+var defaultEngine = autograd.EngineOf(context.Background())
+
 // newPass begins the part of a pass in c on this worker, whose graph has the send nodes of c and roots.
 // The caller holds c.mu.
 func (c *Context) newPass(number uint64, origin agent.Incarnation, o PassOptions, roots []*autograd.Node) *pass {
-	p := &pass{context: c, number: number, origin: origin, options: o, sends: map[uint64]*sendNode{}}
-	ctx, stop := context.WithCancelCause(c.autograd.base)
-	if e := c.autograd.options.Engine; e != nil {
-		ctx = autograd.WithEngine(ctx, e)
-	}
-	p.ctx, p.stop = context.WithValue(c.In(ctx), passKey{}, p), stop
+	p := &pass{context: c, number: number, origin: origin, options: o, sends: map[uint64]*sendNode{}, reports: waits{}}
+	p.ctx, p.stop = context.WithCancelCause(c.autograd.base)
 	p.graph = autograd.NewPass(o.RetainGraph, c.accumulate)
 	for _, n := range roots {
 		p.graph.Add(n)
@@ -107,18 +127,21 @@ func (p *pass) end(err error) (parent func(passReport, error)) {
 	if p.err != nil {
 		return nil
 	}
+	p.waiting = nil
 	if p.err = err; err != nil {
 		parent, p.parent, p.fed = p.parent, nil, nil
 	}
 	p.stop(err)
 	c := p.context
 	if c.pass == p {
-		c.pass, c.last = nil, p
+		c.pass, c.last = nil, nil
+		if err == nil && p.origin != c.autograd.agent.Incarnation() {
+			c.last = p // other workers may ask for its nodes
+		}
 	}
-	if c.ended == nil {
-		c.ended = map[agent.Incarnation]uint64{}
-	}
-	c.ended[p.origin] = max(c.ended[p.origin], p.number)
+	n := c.passes[p.origin]
+	n.ended = max(n.ended, p.number)
+	c.passes[p.origin] = n
 	return parent
 }
 
@@ -129,11 +152,18 @@ func (p *pass) failure() error {
 	return p.err
 }
 
-// engage feeds gradients that a message has brought. answer is called when the worker is at rest again,
-// or at once if it is not at rest now.
-func (p *pass) engage(fed []feed, answer func(passReport, error)) {
+// engage feeds gradients that a message has brought, or the roots, and computes with the values of ctx.
+// answer is called when the worker is at rest again, or at once if it is not at rest now. Its error is
+// that of the pass, or matches ErrNoSend if a send node has its gradients already.
+func (p *pass) engage(ctx context.Context, fed []feed, answer func(passReport, error)) {
 	p.mu.Lock()
-	if err := p.err; err != nil {
+	err := p.err
+	for _, f := range fed {
+		if err == nil && f.message != 0 && p.sends[f.message] == nil {
+			err = fmt.Errorf("%w: %d: it has its gradients", ErrNoSend, f.message)
+		}
+	}
+	if err != nil {
 		p.mu.Unlock()
 		answer(passReport{}, err)
 		return
@@ -143,24 +173,19 @@ func (p *pass) engage(fed []feed, answer func(passReport, error)) {
 		p.parent = answer
 	}
 	for _, f := range fed {
-		if f.message != 0 {
-			if p.sends[f.message] == nil {
-				continue // it has got its gradients meanwhile
-			}
-			delete(p.sends, f.message)
-		}
+		delete(p.sends, f.message)
 		p.fed = append(p.fed, f)
 	}
 	p.mu.Unlock()
 	if busy {
 		answer(passReport{}, nil)
 	}
-	p.run()
+	p.run(ctx)
 }
 
 // run computes until there is nothing to compute, unless another goroutine does. If the worker is at
 // rest then, it answers its parent.
-func (p *pass) run() {
+func (p *pass) run(ctx context.Context) {
 	p.mu.Lock()
 	if p.running {
 		p.mu.Unlock()
@@ -171,8 +196,7 @@ func (p *pass) run() {
 		fed := p.fed
 		p.fed = nil
 		p.mu.Unlock()
-		err := p.compute(fed)
-		if err != nil {
+		if err := p.compute(p.with(ctx), fed); err != nil {
 			p.fail(nodeError(p.context.autograd.self, err))
 		}
 		p.mu.Lock()
@@ -182,14 +206,20 @@ func (p *pass) run() {
 	p.rest()
 }
 
-// compute feeds gradients to the local graph, and executes what it can.
-func (p *pass) compute(fed []feed) error {
+// compute feeds gradients to the local graph, and executes what it can. If a function of the application
+// panics, the error is a *agent.PanicError.
+func (p *pass) compute(ctx context.Context, fed []feed) (err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			err = &agent.PanicError{Value: fmt.Sprint(v), Stack: string(debug.Stack())}
+		}
+	}()
 	for _, f := range fed {
-		if err := p.graph.Feed(p.ctx, f.node, f.grads...); err != nil {
+		if err := p.graph.Feed(ctx, f.node, f.grads...); err != nil {
 			return err
 		}
 	}
-	return p.graph.Run(p.ctx)
+	return p.graph.Run(ctx)
 }
 
 // rest answers the parent if the worker is at rest.
@@ -199,13 +229,7 @@ func (p *pass) rest() {
 		p.mu.Unlock()
 		return
 	}
-	report := p.report
-	p.report = passReport{}
-	if now := len(p.sends); now != p.told {
-		g := p.context.autograd
-		report.Changes = append(report.Changes, passChange{Worker: g.self.Name, Incarnation: g.agent.Incarnation(), Waiting: now - p.told})
-		p.told = now
-	}
+	report := p.takeReport()
 	parent, done := p.parent, len(p.sends) == 0 && p.origin != p.context.autograd.agent.Incarnation()
 	p.parent = nil
 	p.mu.Unlock()
@@ -217,11 +241,25 @@ func (p *pass) rest() {
 	parent(report, nil)
 }
 
+// takeReport returns what this worker has to report. The caller holds p.mu.
+func (p *pass) takeReport() passReport {
+	if now := len(p.sends); now != p.told {
+		g := p.context.autograd
+		p.reports.change(passChange{Worker: g.self.Name, Incarnation: g.agent.Incarnation(), Waiting: now - p.told})
+		p.told = now
+	}
+	report := p.reports.report()
+	clear(p.reports)
+	return report
+}
+
 // answered records the answer to a message with gradients.
 func (p *pass) answered(report passReport, err error) {
 	p.mu.Lock()
 	p.open--
-	p.report.Changes = append(p.report.Changes, report.Changes...)
+	if err == nil {
+		err = p.reports.add(report)
+	}
 	p.mu.Unlock()
 	if err != nil {
 		p.fail(nodeError(p.context.autograd.self, err))

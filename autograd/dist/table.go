@@ -8,63 +8,82 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/internal/fifo"
 )
 
-// contextFor returns the Context with that number of the given creator, which it adds if there is
-// none. The error matches ErrNoContext if it has ended, or agent.ErrOverloaded if the creator has too
-// many.
-func (g *Autograd) contextFor(id ID, creatorID agent.Incarnation, name string) (*Context, error) {
+// contextFor returns the Context with that number of the given creator, for a request of the worker from.
+// It adds the Context if there is none. The error matches ErrNoContext if it has ended, or
+// agent.ErrOverloaded if too many have come from that worker.
+func (g *Autograd) contextFor(id ID, creator agent.Incarnation, name string, from peer) (*Context, error) {
 	g.mu.Lock()
-	defer g.mu.Unlock()
-	if c := g.contexts[uint64(id)]; c != nil {
-		if c.creator != creatorID {
-			return nil, id.missing()
-		}
-		return c, nil
-	}
+	c := g.contexts[uint64(id)]
+	var err error
 	switch {
+	case c != nil && c.creator != creator:
+		err = id.missing()
+	case c != nil:
 	case g.closed:
-		return nil, agent.ErrClosed
-	case creatorID == g.agent.Incarnation() || g.ended.has(id, creatorID):
-		return nil, id.missing() // it was closed
+		err = agent.ErrClosed
+	case creator == g.agent.Incarnation() || g.ended.has(id, creator):
+		err = id.missing() // it was closed
+	default:
+		if err = g.charge(from, 1, 0); err == nil {
+			c = g.newContext(id, creator, name)
+			c.charged, c.since = from.incarnation, time.Now()
+		}
 	}
-	p := g.creators[creatorID]
-	if p == nil {
-		p = &creator{}
-		g.creators[creatorID] = p
+	g.mu.Unlock()
+	if err != nil {
+		return nil, err
 	}
-	if p.contexts >= g.options.MaxContexts {
-		return nil, fmt.Errorf("%w: %s has %d autograd contexts on %s", agent.ErrOverloaded, name, p.contexts, g.self.Name)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err := c.check(); err != nil {
+		return nil, err
 	}
-	p.contexts++
-	return g.newContext(id, creatorID, name), nil
+	c.meet(from, false)
+	return c, nil
 }
 
-// charge counts bytes of Variables that c keeps. The error matches agent.ErrOverloaded.
-func (g *Autograd) charge(c *Context, bytes int64) error {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	p := g.creators[c.creator]
-	if p == nil {
-		return nil // its own
+// usage is what the requests of another worker take here.
+type usage struct {
+	contexts int
+	bytes    int64 // of Variables
+}
+
+// charge counts what a request of the worker from brings. The error matches agent.ErrOverloaded. The
+// caller holds g.mu.
+func (g *Autograd) charge(from peer, contexts int, bytes int64) error {
+	u := g.usages[from.incarnation]
+	u.contexts += contexts
+	u.bytes += bytes
+	if u.contexts > g.options.MaxContexts || u.bytes > g.options.MaxBytes {
+		return fmt.Errorf("%w: %s has %d autograd contexts with %d bytes on %s", agent.ErrOverloaded, from.Name, u.contexts, u.bytes, g.self.Name)
 	}
-	if p.bytes+bytes > g.options.MaxBytes {
-		return fmt.Errorf("%w: the autograd contexts of %s have %d bytes on %s", agent.ErrOverloaded, c.creatorName, p.bytes, g.self.Name)
-	}
-	p.bytes += bytes
+	g.usages[from.incarnation] = u
 	return nil
 }
 
-// remove ends c on this worker because of why, and has the workers told that it has called with c. No
-// message brings c back.
-func (g *Autograd) remove(c *Context, why error) {
+// discharge is the opposite of charge.
+func (g *Autograd) discharge(from agent.Incarnation, contexts int, bytes int64) {
+	u := g.usages[from]
+	u.contexts -= contexts
+	u.bytes -= bytes
+	if u == (usage{}) {
+		delete(g.usages, from)
+	} else {
+		g.usages[from] = u
+	}
+}
+
+// remove ends c on this worker, and has the workers told that take part in it, except the one that has
+// told this one. No message brings c back.
+func (g *Autograd) remove(c *Context, except agent.Incarnation) {
 	c.mu.Lock()
-	if c.closed != nil {
+	if c.closed {
 		c.mu.Unlock()
 		return
 	}
-	c.closed = why
-	p, known := c.pass, c.known
-	bytes := c.bytes
-	c.sends, c.receives, c.order, c.grads, c.known = nil, nil, nil, nil, nil
+	c.closed = true
+	p, peers, receives := c.pass, c.peers, c.receives
+	c.sends, c.receives, c.order, c.grads, c.peers, c.last = nil, nil, nil, nil, nil, nil
 	c.mu.Unlock()
 	if p != nil {
 		p.fail(c.id.missing())
@@ -75,17 +94,19 @@ func (g *Autograd) remove(c *Context, why error) {
 		delete(g.contexts, uint64(c.id))
 	}
 	g.ended.add(c.id, c.creator)
-	if p := g.creators[c.creator]; p != nil {
-		p.contexts--
-		if p.bytes -= bytes; p.contexts == 0 {
-			if p.lost != nil {
-				p.lost.Stop()
-			}
-			delete(g.creators, c.creator)
+	if c.creator != g.agent.Incarnation() {
+		g.discharge(c.charged, 1, 0)
+	}
+	for key, r := range receives {
+		if r.bytes > 0 {
+			g.discharge(key.from, 0, r.bytes)
 		}
 	}
-	for incarnation, w := range known {
-		if u := g.cleanupFor(peer{w, incarnation}); u != nil {
+	for incarnation, w := range peers {
+		if incarnation == except {
+			continue
+		}
+		if u := g.cleanupFor(peer{w.WorkerInfo, incarnation}); u != nil {
 			u.contexts = append(u.contexts, cleanedContext{ID: c.id, Creator: c.creator})
 		}
 	}
@@ -121,40 +142,4 @@ func (e *endedContexts) add(id ID, creator agent.Incarnation) bool {
 	e.known[c] = struct{}{}
 	e.order.Push(c)
 	return true
-}
-
-// memberChanged ends the Contexts of a worker that has left, was removed, or has restarted, and those of
-// one that cannot be reached for some time.
-func (g *Autograd) memberChanged(e agent.MemberEvent) {
-	switch e.Kind {
-	case agent.MemberLeft, agent.MemberRemoved:
-		g.removeOf(func(c *Context) bool { return c.creator == e.Incarnation }, e)
-	case agent.MemberRestarted:
-		g.removeOf(func(c *Context) bool { return c.creatorName == e.Worker.Name && c.creator != e.Incarnation }, e)
-	case agent.MemberLost:
-		g.mu.Lock()
-		defer g.mu.Unlock()
-		if p := g.creators[e.Incarnation]; p != nil && p.lost == nil && !g.closed {
-			p.lost = time.AfterFunc(g.options.LostAfter, func() {
-				g.removeOf(func(c *Context) bool { return c.creator == e.Incarnation }, e)
-			})
-		}
-	case agent.MemberJoined:
-		g.mu.Lock()
-		defer g.mu.Unlock()
-		if p := g.creators[e.Incarnation]; p != nil && p.lost != nil {
-			p.lost.Stop()
-			p.lost = nil
-		}
-	}
-}
-
-// removeOf ends the Contexts that match selects, because of e.
-func (g *Autograd) removeOf(match func(*Context) bool, e agent.MemberEvent) {
-	for _, c := range g.all() {
-		if match(c) {
-			g.log.Info("an autograd context has ended with its worker", "context", uint64(c.id), "event", e.String())
-			g.remove(c, ErrNoContext)
-		}
-	}
 }

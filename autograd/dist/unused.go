@@ -53,8 +53,8 @@ var (
 )
 
 // settleAll has all workers with waiting send nodes find out whether gradients can still come for them,
-// and waits until the pass is quiet again.
-func (p *pass) settleAll(ctx context.Context, w waits) error {
+// and waits until the pass is quiet again. It reports whether it has changed w.
+func (p *pass) settleAll(ctx context.Context, w waits) (changed bool, err error) {
 	var unused []string
 	for _, incarnation := range slices.Collect(maps.Keys(w)) {
 		worker := w[incarnation]
@@ -62,23 +62,31 @@ func (p *pass) settleAll(ctx context.Context, w waits) error {
 			continue
 		}
 		var reply settleReply
-		var err error
 		if incarnation == p.origin {
 			reply, err = p.settle(ctx)
 		} else {
-			reply, err = settleMessage.Call(ctx, p.context.autograd.agent, agent.To(worker.name), "", p.id())
+			reply, err = p.callSettle(ctx, worker.name)
+		}
+		if err == nil {
+			err = w.add(reply.Report)
 		}
 		if err != nil {
-			return nodeError(p.context.autograd.self, err)
+			return false, nodeError(p.context.autograd.self, err)
 		}
-		w.add(reply.Report)
+		changed = changed || len(reply.Report.Changes) > 0
 		unused = append(unused, reply.Unused...)
 	}
 	if len(unused) > 0 {
 		slices.Sort(unused)
-		return fmt.Errorf("%w: %s", ErrUnused, strings.Join(unused, ", "))
+		return false, fmt.Errorf("%w: %s", ErrUnused, strings.Join(unused, ", "))
 	}
-	return nil
+	return changed, nil
+}
+
+// callSettle has another worker settle its send nodes. It ends with the pass.
+func (p *pass) callSettle(ctx context.Context, worker string) (settleReply, error) {
+	f := settleMessage.Go(p.ctx, p.context.autograd.agent, agent.To(worker), "", p.id())
+	return f.Wait(context.WithoutCancel(ctx))
 }
 
 // settle drops the send nodes of this worker for which no gradients can come, or gives them zeros, and
@@ -98,14 +106,16 @@ func (p *pass) settle(ctx context.Context) (reply settleReply, err error) {
 		if err != nil {
 			return reply, err
 		}
-		w.add(found.Report)
+		if err := w.add(found.Report); err != nil {
+			return reply, err
+		}
 		for i, state := range found.States {
 			if state == nodeReached {
 				continue
 			}
-			s, err := p.waitingSend(messages[i])
-			if err != nil {
-				continue // gradients have come meanwhile
+			s := p.waitingSend(messages[i])
+			if s == nil {
+				continue // gradients have come since
 			}
 			grads := make([]autograd.Value, s.node.Outputs())
 			if state == nodeUnreached {
@@ -114,7 +124,7 @@ func (p *pass) settle(ctx context.Context) (reply settleReply, err error) {
 					continue
 				}
 				for k := range grads {
-					if grads[k], err = s.node.Zeros(ctx, k); err != nil {
+					if grads[k], err = s.node.Zeros(p.with(ctx), k); err != nil {
 						return reply, err
 					}
 				}
@@ -125,12 +135,15 @@ func (p *pass) settle(ctx context.Context) (reply settleReply, err error) {
 	if len(reply.Unused) == 0 {
 		err = p.awaitRest(ctx, fed, w)
 	}
-	for incarnation, worker := range w {
-		if worker.n != 0 {
-			reply.Report.Changes = append(reply.Report.Changes, passChange{Worker: worker.name, Incarnation: incarnation, Waiting: worker.n})
-		}
-	}
+	reply.Report = w.report()
 	return reply, err
+}
+
+// waitingSend returns the send node of the message with that number, or nil if it waits for no gradients.
+func (p *pass) waitingSend(message uint64) *sendNode {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.sends[message]
 }
 
 // find asks a worker for the receive nodes of messages.
@@ -138,67 +151,81 @@ func (p *pass) find(ctx context.Context, to peer, messages []uint64) (findReply,
 	g := p.context.autograd
 	request := findRequest{Pass: p.id(), Messages: messages}
 	if to.incarnation == g.agent.Incarnation() {
-		return g.findNodes(request)
+		return g.findNodes(request, to.incarnation)
 	}
-	reply, err := findMessage.Call(ctx, g.agent, agent.To(to.Name), "", request)
+	reply, err := findMessage.Go(p.ctx, g.agent, agent.To(to.Name), "", request).Wait(context.WithoutCancel(ctx))
 	if err == nil && len(reply.States) != len(messages) {
 		err = fmt.Errorf("%w: %d states of %d messages", agent.ErrProtocol, len(reply.States), len(messages))
 	}
 	return reply, err
 }
 
-// findNodes returns the states of the receive nodes of messages on this worker, which takes part in the
-// pass from then on.
-func (g *Autograd) findNodes(r findRequest) (reply findReply, err error) {
-	p, err := g.passOrLast(r.Pass)
+// findNodes returns the states of the receive nodes of messages of the worker from on this worker, which
+// takes part in the pass from then on if it has send nodes.
+func (g *Autograd) findNodes(r findRequest, from agent.Incarnation) (reply findReply, err error) {
+	c := g.context(r.Pass)
+	if c == nil {
+		return reply, r.Pass.Context.missing()
+	}
+	p, err := c.passForFind(r.Pass)
 	if err != nil {
 		return reply, err
 	}
 	reply.States = make([]int, len(r.Messages))
-	c := p.context
-	c.mu.Lock()
 	receives := make([]*receiveNode, len(r.Messages))
+	c.mu.Lock()
 	for i, n := range r.Messages {
-		receives[i] = c.receives[n]
+		receives[i] = c.receives[receiveKey{from, n}]
 	}
 	c.mu.Unlock()
-	p.mu.Lock()
-	defer p.mu.Unlock()
 	for i, n := range receives {
 		switch {
 		case n == nil:
-		case p.graph.Has(n.node):
+		case p != nil && p.graph.Has(n.node):
 			reply.States[i] = nodeReached
 		default:
 			reply.States[i] = nodeUnreached
 		}
 	}
-	if now := len(p.sends); now != p.told && p.parent == nil {
-		reply.Report.Changes = append(reply.Report.Changes, passChange{Worker: g.self.Name, Incarnation: g.agent.Incarnation(), Waiting: now - p.told})
-		p.told = now
+	if p != nil {
+		p.mu.Lock()
+		if p.parent == nil {
+			reply.Report = p.takeReport()
+		}
+		p.mu.Unlock()
 	}
 	return reply, nil
 }
 
-// passOrLast returns the pass that id names, also if it has ended on this worker.
-func (g *Autograd) passOrLast(id passID) (*pass, error) {
-	g.mu.Lock()
-	c := g.contexts[uint64(id.Context)]
-	g.mu.Unlock()
-	if c != nil {
-		c.mu.Lock()
-		last := c.last
-		c.mu.Unlock()
-		if last != nil && last.number == id.Number && last.origin == id.Origin && last.failure() == nil {
-			return last, nil
-		}
+// passForFind returns the pass that id names, also if it has ended on this worker, or nil if this worker
+// has no send nodes. The error is one of joinPass.
+func (c *Context) passForFind(id passID) (*pass, error) {
+	c.mu.Lock()
+	last, aborted, none := c.last, c.passes[id.Origin].aborted, len(c.sends) == 0 && c.pass == nil
+	c.mu.Unlock()
+	switch {
+	case id.Number <= aborted:
+		return nil, fmt.Errorf("%w: it has ended", ErrFailed)
+	case last != nil && last.number == id.Number && last.origin == id.Origin:
+		return last, nil
+	case none:
+		return nil, nil
 	}
-	return g.passFor(id)
+	return c.joinPass(id)
+}
+
+// running returns the pass that id names, which must not have ended. The error is one of joinPass.
+func (g *Autograd) running(id passID) (*pass, error) {
+	c := g.context(id)
+	if c == nil {
+		return nil, id.Context.missing()
+	}
+	return c.joinPass(id)
 }
 
 // serveFind replies to a findRequest.
 func (g *Autograd) serveFind(_ context.Context, q *agent.Request, r *findRequest) {
-	reply, err := g.findNodes(*r)
+	reply, err := g.findNodes(*r, q.Incarnation())
 	if err != nil {
 		_ = q.Fail(nodeError(g.self, err))
 		return
@@ -208,8 +235,8 @@ func (g *Autograd) serveFind(_ context.Context, q *agent.Request, r *findRequest
 
 // serveSettle settles the send nodes of this worker that wait in a pass.
 func (g *Autograd) serveSettle(ctx context.Context, q *agent.Request, id *passID) {
-	p, err := g.passFor(*id)
 	var reply settleReply
+	p, err := g.running(*id)
 	if err == nil {
 		reply, err = p.settle(ctx)
 	}
