@@ -66,9 +66,12 @@ func requireNested(t require.TestingT, c *dist.Context) {
 	require.NotSame(t, edges[0].Node, back[0].Node)
 }
 
-// requireClosed requires that w has no Context with that number, and none for calls without one.
-func requireClosed(t require.TestingT, w *worker, id dist.ID) {
+// requireClosed requires that w has no Context with that number, to which ctx belonged: calls with ctx
+// fail.
+func requireClosed(t require.TestingT, ctx context.Context, w *worker, id dist.ID) {
 	_, err := id.Context(w.Agent)
+	require.ErrorIs(t, err, dist.ErrNoContext)
+	_, err = w.Op(ctx, w.at(1), "aten::add", constant(1), constant(1))
 	require.ErrorIs(t, err, dist.ErrNoContext)
 	require.Nil(t, dist.FromContext(w.ctx))
 }
@@ -77,8 +80,9 @@ func requireClosed(t require.TestingT, w *worker, id dist.ID) {
 func graphOfCall(k kind, m mode, add func(x, y variable) step[variable]) script {
 	return func(t require.TestingT, w *worker) {
 		var id dist.ID
+		var closed context.Context
 		w.inContext(t, func(ctx context.Context, c *dist.Context) {
-			id = c.ID()
+			id, closed = c.ID(), ctx
 			t1, t2 := k.leaf(true), k.leaf(true)
 			ret := exec(t, ctx, w, m, w.at(1), add(t1, t2))
 			k.require(t, ret)
@@ -96,7 +100,7 @@ func graphOfCall(k kind, m mode, add func(x, y variable) step[variable]) script 
 			requireExecution(t, previous.Sends()[0])
 			w.barrier(t)
 		})
-		requireClosed(t, w, id)
+		requireClosed(t, closed, w, id)
 	}
 }
 
@@ -110,8 +114,9 @@ func nestedStep(x, y variable, dst, hops int) step[variable] {
 func graphOfNestedCall(k kind, m mode) script {
 	return func(t require.TestingT, w *worker) {
 		var id dist.ID
+		var closed context.Context
 		w.inContext(t, func(ctx context.Context, c *dist.Context) {
-			id = c.ID()
+			id, closed = c.ID(), ctx
 			t1, t2 := k.leaf(true), k.leaf(true)
 			ret := exec(t, ctx, w, m, w.at(1), nestedStep(t1, t2, w.rank+1, 1))
 			k.require(t, ret)
@@ -134,7 +139,7 @@ func graphOfNestedCall(k kind, m mode) script {
 			requireExecution(t, sends[0])
 			w.barrier(t)
 		})
-		requireClosed(t, w, id)
+		requireClosed(t, closed, w, id)
 	}
 }
 

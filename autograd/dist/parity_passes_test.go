@@ -153,7 +153,7 @@ var (
 	mixedMul  = agent.NewFunc[pair, variable]("mixed_requires_grad_operation")
 )
 
-// product returns the product of all.
+// productOf returns the product of all.
 func productOf(ctx context.Context, all ...variable) (variable, error) {
 	x := all[0]
 	for _, y := range all[1:] {

@@ -2,7 +2,7 @@ package dist_test
 
 import (
 	"context"
-	"slices"
+	"fmt"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -11,6 +11,7 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/autograd"
 	"github.com/tensorpipe-go/tensorpipe/autograd/dist"
 	"github.com/tensorpipe-go/tensorpipe/rref"
+	"github.com/tensorpipe-go/tensorpipe/tensor"
 )
 
 type variableRef = *rref.Ref[variable]
@@ -34,17 +35,19 @@ type trainerArgs struct {
 	X        variableRef
 	Y        variable
 	Server   agent.To
-	Distance int // of the trainer from the server
+	Distance int  // of the trainer from the server
+	Sparse   bool // both tensors are
 }
 
 var (
-	newSparse    = agent.NewFunc[agent.None, variable]("build_sparse_tensor")
-	newOnes      = agent.NewFunc[agent.None, variable]("create_tensor")
-	refAdd       = agent.NewFunc[refArgs, variable]("my_rref_add")
-	nestedRefAdd = agent.NewFunc[refArgs, variable]("my_nested_rref_add")
-	compareOwner = agent.NewFunc[ownerArgs, bool]("compare_owner_value")
-	runTrainer   = agent.NewFunc[trainerArgs, agent.None]("run_trainer")
-	checkDone    = agent.NewFunc[int, agent.None]("check_rpc_done")
+	newSparse       = agent.NewFunc[agent.None, variable]("build_sparse_tensor")
+	newOnes         = agent.NewFunc[agent.None, variable]("create_tensor")
+	refAdd          = agent.NewFunc[refArgs, variable]("my_rref_add")
+	nestedRefAdd    = agent.NewFunc[refArgs, variable]("my_nested_rref_add")
+	compareOwner    = agent.NewFunc[ownerArgs, bool]("compare_owner_value")
+	runTrainer      = agent.NewFunc[trainerArgs, agent.None]("run_trainer")
+	runNamedTrainer = agent.NewFunc[trainerArgs, agent.None]("run_trainer_torchscript")
+	checkDone       = agent.NewFunc[int, agent.None]("check_rpc_done")
 )
 
 // newParameter returns the function that makes a leaf of the kind k on another worker.
@@ -79,6 +82,18 @@ func refFunctions(m *marks) agent.Funcs {
 		}),
 		compareOwner.Serve(compareGradient),
 		runTrainer.Serve(train),
+		runNamedTrainer.Serve(trainNamed),
+		agent.ReflectFunc("create_torchscript_tensor", func() variable { return parameter(1, 3, 3) }),
+		agent.ReflectFunc("my_script_ref_add", func(ctx context.Context, f variableRef, y variable) (variable, error) {
+			x, err := f.ToHere(ctx)
+			if err != nil {
+				return nil, err
+			}
+			if err := f.Release(ctx); err != nil {
+				return nil, err
+			}
+			return autograd.Add(ctx, x, y)
+		}),
 		checkDone.Serve(func(ctx context.Context, distance int) (agent.None, error) {
 			_, err := m.await(ctx, distance)
 			return agent.None{}, err
@@ -103,15 +118,21 @@ func compareGradient(ctx context.Context, v ownerArgs) (bool, error) {
 	if err := v.X.Release(ctx); err != nil {
 		return false, err
 	}
-	want := v.Want.Value()
-	if (want.Sparse() == nil) != (g.Sparse() == nil) || want.DType() != g.DType() || !slices.Equal(want.Shape(), g.Shape()) {
+	if (v.Want.Sparse() == nil) != (g.Sparse() == nil) {
 		return false, nil
 	}
-	return slices.Equal(elements(panicT{}, want), elements(panicT{}, g)), nil
+	want, err := v.Want.Value().ToDense()
+	if err != nil {
+		return false, err
+	}
+	got, err := g.ToDense()
+	if err != nil {
+		return false, err
+	}
+	return tensor.Equal(want, got)
 }
 
-// localGradients adds two new tensors of the kind k that requires gradients on this worker, and returns
-// their gradients.
+// localGradients adds t1 and t2, leaves of the kind k, on this worker, and returns their gradients.
 func localGradients(t require.TestingT, ctx context.Context, k kind, t1, t2 variable) (g1, g2 autograd.Value) {
 	y, err := autograd.Add(ctx, t1, t2)
 	require.NoError(t, err)
@@ -168,16 +189,33 @@ func TestParityBackwardRefs(t *testing.T) {
 
 // train computes gradients of the parameter of v.Server in a Context of this worker, tells the server,
 // and waits until the server has looked at them.
-func train(ctx context.Context, v trainerArgs) (none agent.None, err error) {
+func train(ctx context.Context, v trainerArgs) (agent.None, error) {
+	return trainWith(ctx, v, func(ctx context.Context, a *agent.Agent) (variable, error) {
+		return refAdd.Call(ctx, a, v.Server, refArgs{X: v.X, Y: v.Y})
+	})
+}
+
+// trainNamed does what train does, and calls a function by its name.
+func trainNamed(ctx context.Context, v trainerArgs) (agent.None, error) {
+	return trainWith(ctx, v, func(ctx context.Context, a *agent.Agent) (variable, error) {
+		return agent.One[variable](a.Invoke(ctx, v.Server, "my_script_ref_add", v.X, v.Y))
+	})
+}
+
+// trainWith is train, with the call add.
+func trainWith(ctx context.Context, v trainerArgs, add func(context.Context, *agent.Agent) (variable, error)) (none agent.None, err error) {
 	a := agent.FromContext(ctx)
 	ctx, c, err := dist.WithContext(ctx, a)
 	if err != nil {
 		return none, err
 	}
 	defer c.Close()
-	y, err := refAdd.Call(ctx, a, v.Server, refArgs{X: v.X, Y: v.Y})
+	y, err := add(ctx, a)
 	if err != nil {
 		return none, err
+	}
+	if (y.Sparse() != nil) != v.Sparse {
+		return none, fmt.Errorf("the sum is %v, want a sparse one: %v", y, v.Sparse)
 	}
 	loss, err := autograd.Sum(ctx, y)
 	if err != nil {
@@ -197,18 +235,27 @@ func train(ctx context.Context, v trainerArgs) (none agent.None, err error) {
 
 // parameterServer has the other workers train a parameter of w with the function trainer, each in a
 // Context of its own, and requires the gradients that each has left. All four workers do so at once.
-func parameterServer(k kind, create agent.Func[agent.None, variable], trainer agent.Func[trainerArgs, agent.None]) script {
+// create makes the parameter on w.
+func parameterServer(k kind, create func(w *worker) variableRef, trainer agent.Func[trainerArgs, agent.None]) script {
 	return func(t require.TestingT, w *worker) {
 		t1, t2 := k.leaf(true), k.leaf(true)
 		want, _ := localGradients(t, w.ctx, k, t1, t2)
-		x := rref.Remote(w.ctx, w.Agent, w.Self().To(), create, agent.None{})
+		x := create(w)
 		var trainers []*agent.Future[agent.None]
+		working, cancel := context.WithCancelCause(w.ctx)
+		defer cancel(nil)
 		for distance := 1; distance < parityWorld; distance++ {
-			v := trainerArgs{X: x, Y: t2, Server: w.Self().To(), Distance: distance}
-			trainers = append(trainers, trainer.Go(w.ctx, w.Agent, w.at(distance), v))
+			v := trainerArgs{X: x, Y: t2, Server: w.Self().To(), Distance: distance, Sparse: !k.dense}
+			f := trainer.Go(w.ctx, w.Agent, w.at(distance), v)
+			require.NoError(t, f.OnDone(func(f *agent.Future[agent.None]) {
+				if err := f.Err(); err != nil {
+					cancel(err)
+				}
+			}))
+			trainers = append(trainers, f)
 		}
 		for distance := 1; distance < parityWorld; distance++ {
-			_, err := w.marks.await(w.ctx, distance)
+			_, err := w.marks.await(working, distance)
 			require.NoError(t, err)
 		}
 		for distance := 1; distance < parityWorld; distance++ {
@@ -230,5 +277,12 @@ func parameterServer(k kind, create agent.Func[agent.None, variable], trainer ag
 
 // TestParityTrainers has the cases of parameter servers.
 func TestParityTrainers(t *testing.T) {
-	bothKinds(t, "test_trainer_ps", func(k kind) script { return parameterServer(k, k.newParameter(), runTrainer) })
+	bothKinds(t, "test_trainer_ps", func(k kind) script {
+		return parameterServer(k, func(w *worker) variableRef {
+			return rref.Remote(w.ctx, w.Agent, w.Self().To(), k.newParameter(), agent.None{})
+		}, runTrainer)
+	})
+	inOneProcess(t, "dist_autograd/DistAutogradTest.test_trainer_ps_torchscript_functions", parameterServer(dense, func(w *worker) variableRef {
+		return rref.RemoteInvoke[variable](w.ctx, w.Agent, w.Self().To(), "create_torchscript_tensor")
+	}, runNamedTrainer))
 }
