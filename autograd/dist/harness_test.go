@@ -169,9 +169,9 @@ func breaking(ctx context.Context, x *autograd.Variable) (*autograd.Variable, er
 }
 
 func methods() rref.Methods {
-	return rref.Methods{mulMethod.Serve(func(x *autograd.Variable, ctx context.Context, y *autograd.Variable) (*autograd.Variable, error) {
+	return append(serverMethods(), mulMethod.Serve(func(x *autograd.Variable, ctx context.Context, y *autograd.Variable) (*autograd.Variable, error) {
 		return autograd.Mul(ctx, x, y)
-	})}
+	}))
 }
 
 // constant returns a Variable of float32 elements of this value.

@@ -63,8 +63,12 @@ func serveBackward(root *autograd.Variable, ctx context.Context, o PassOptions) 
 	return agent.None{}, c.BackwardWith(ctx, o, root)
 }
 
-// addMethods adds the methods of this package to the references of the agent, if it has any.
+// addMethods adds the methods of this package to the references of the agent, if it has any, and
+// registers references to Variables, as arguments of Agent.Invoke.
 func addMethods(c *agent.Config) error {
+	if err := c.Registry.Register("autograd.VariableRef", &rref.Ref[*autograd.Variable]{}); err != nil {
+		return err
+	}
 	for _, e := range c.Extensions {
 		if refs, ok := e.(*rref.Refs); ok {
 			return refs.AddMethods(backwardMethod.Serve(serveBackward), stepMethod.Serve((*stepper).step))
