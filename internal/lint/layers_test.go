@@ -20,7 +20,7 @@ var layers = [][]string{
 	4: {"agent", "agent/*", "agent/internal/*", "agent/store/storetest"},
 	5: {"rref"},
 	6: {"autograd", "autograd/dist"},
-	7: {"cmd/*", "cmd/tpipe/internal/*", "examples/*", "bench", "bench/files", "bench/rpc", "bench/rref", "bench/internal/*", "internal/interop"},
+	7: {"cmd/*", "cmd/tpipe/internal/*", "examples/*", "bench", "bench/autograd", "bench/files", "bench/rpc", "bench/rref", "bench/internal/*", "internal/interop"},
 }
 
 // lightPackages must not depend on heavyModules, which only some users need.

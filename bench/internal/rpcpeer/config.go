@@ -20,7 +20,8 @@ type Config struct {
 	Jobs []Job
 }
 
-// Job is one measurement. [Add], [Bytes], [Receive], [Send], [Echo], [Remote] and [Share] return one.
+// Job is one measurement. [Add], [Bytes], [Receive], [Send], [Echo], [Remote], [Share],
+// [Train], [EndToEnd] and [Backward] return one.
 type Job struct {
 	What string // name of the job in its Result
 	N    int    // calls that count
@@ -55,6 +56,19 @@ func Remote(n int) Job { return Job{"remote", n} }
 // call to a third process, which fetches the sum, drops its own reference and returns the sum. After
 // the call the first process drops the reference too.
 func Share(n int) Job { return Job{"share", n} }
+
+// Train returns a job of Torch that trains the network of tpipe train on three processes for n epochs,
+// and tests it after each. The Result has the time of each step, and PerSecond counts steps.
+func Train(n int) Job { return Job{"train", n} }
+
+// EndToEnd returns a job of Torch that makes n iterations of the loop of PyTorch's end-to-end test: six
+// chained sums of tensors at the other process, a reference to a seventh one, which is fetched, and a
+// pass through all of them.
+func EndToEnd(n int) Job { return Job{"e2e", n} }
+
+// Backward returns a job of Torch that measures only the n passes of EndToEnd. PerSecond counts whole
+// iterations.
+func Backward(n int) Job { return Job{"backward", n} }
 
 // Result is the result of a job. Times are in microseconds.
 type Result struct {

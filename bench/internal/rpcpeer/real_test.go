@@ -68,6 +68,17 @@ func TestTorchReferences(t *testing.T) {
 	require.ErrorContains(t, err, "remote@3")
 }
 
+// TestTorchGradients runs every kind of job with distributed autograd over every kind of connection.
+func TestTorchGradients(t *testing.T) {
+	peer := torchPeer(t)
+	for _, over := range peer.overs {
+		jobs := []Job{Train(1), EndToEnd(5), Backward(5)}
+		results, err := peer.Run(t.Context(), Config{Over: over, Jobs: jobs})
+		require.NoError(t, err)
+		require.Len(t, results, len(jobs))
+	}
+}
+
 // requireMeasures runs every kind of job with the peer, over every kind of connection, and fails
 // the test unless the results are complete and plausible. The peer itself checks the replies.
 func requireMeasures(t *testing.T, peer *Peer) {

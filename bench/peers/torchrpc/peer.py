@@ -13,6 +13,9 @@ A job is one of
     share=N        N references like those of remote, each passed in a call to a third
                    process, which fetches the sum, drops its reference and returns the
                    sum, and then dropped here
+    train=N, e2e=N, backward=N
+                   N epochs, iterations or passes with distributed autograd: the comment
+                   of gradients.py describes them
 
 Each job prints a line of JSON. Times are in microseconds.
 
@@ -27,8 +30,9 @@ time of all processes divided by the number of calls.
 The agent has default options, with which it uses shared memory and cma within a host;
 with tcp it has only the transport uv and the channel basic.
 
-The other workers, two if there is a job share and otherwise one, are the same program,
-started as children. They end when their stdin does. All end themselves at the time limit.
+The other workers, two if there is a job share or train and otherwise one, are the same
+program, started as children. They end when their stdin does. All end themselves at the
+time limit.
 """
 import argparse
 import collections
@@ -43,6 +47,8 @@ import time
 
 import torch
 import torch.distributed.rpc as rpc
+
+import gradients
 
 MOST_DEPTH, LONGEST = 10_000, 256 << 20
 REFERENCES = {"remote", "share"}
@@ -183,6 +189,8 @@ def prepare(kind, param):
     their times in nanoseconds and a function that checks the replies."""
     if kind == "bytes":
         return send_bytes(param)
+    if kind in gradients.JOBS:
+        return gradients.prepare(kind)
     if kind in REFERENCES:
         return refer(fetch if kind == "remote" else share)
     return add_in_turn() if param == 1 else add_in_flight(param)
@@ -202,8 +210,8 @@ def measure(over, world, job):
     samples.sort()
     result = {"what": f"{kind}@{param}" if param else kind, "over": over, "n": n}
     for percent in 50, 90, 99:
-        result[f"p{percent}_us"] = samples[max((n * percent + 99) // 100, 1) - 1] / 1e3
-    result |= {"per_s": n / took, "cpu_us": cpu / 1e3 / n}
+        result[f"p{percent}_us"] = samples[max((len(samples) * percent + 99) // 100, 1) - 1] / 1e3
+    result |= {"per_s": len(samples) / took, "cpu_us": cpu / 1e3 / len(samples)}
     if kind == "bytes":
         result["bytes_per_s"] = n * param / took
     return result
@@ -214,10 +222,11 @@ def parse_job(text):
     try:
         what, n = text.split("=")
         kind, at, param = what.partition("@")
-        n, most = int(n), {"add": MOST_DEPTH, "bytes": LONGEST, "remote": 0, "share": 0}[kind]
+        most = {"add": MOST_DEPTH, "bytes": LONGEST} | dict.fromkeys([*REFERENCES, *gradients.JOBS], 0)
+        n, most = int(n), most[kind]
         param = int(param) if most else len(at)
     except (ValueError, KeyError):
-        raise argparse.ArgumentTypeError(f"{text!r} is not add@DEPTH=N, bytes@SIZE=N, remote=N or share=N")
+        raise argparse.ArgumentTypeError(f"{text!r} is not add@DEPTH=N, bytes@SIZE=N or the name of another job and =N")
     if not (min(1, most) <= param <= most and n >= 1):
         raise argparse.ArgumentTypeError(f"{text!r}: want DEPTH up to {MOST_DEPTH}, SIZE up to {LONGEST}, N from 1 on")
     return kind, param, n
@@ -245,7 +254,7 @@ def be_callee(args):
 
 
 def be_caller(args, folder):
-    world = 3 if any(kind == "share" for kind, _, _ in args.job) else 2
+    world = 3 if any(kind in ("share", "train") for kind, _, _ in args.job) else 2
     command = [sys.executable, __file__, "--over", args.over, "--limit", str(args.limit), "--callee", folder]
     children = []
     try:
