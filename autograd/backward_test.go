@@ -66,7 +66,8 @@ func TestBackwardRoots(t *testing.T) {
 	sum, root := do(autograd.Sum(ctx, square)), do(autograd.Mean(ctx, square))
 	// The roots are a leaf, a Variable on which another root depends, and one of them twice.
 	roots := []*variable{x, square, sum, sum, root}
-	given := []autograd.Value{constant([]float64{1, 10}, 2).Value(), constant([]float64{100, 1000}, 2).Value(), {}, {}, {}}
+	first, second := constant([]float64{1, 10}, 2), constant([]float64{100, 1000}, 2)
+	given := []autograd.Value{first.Value(), second.Value(), {}, {}, {}}
 	require.NoError(t, autograd.Backward(ctx, roots, autograd.WithGradients(given...)))
 	requireGrad(t, x, 1+4*100+2*4+2, 10+6*1000+2*6+3)
 }
@@ -81,12 +82,16 @@ func TestBackwardRootsAreChecked(t *testing.T) {
 		want  error
 		text  string
 	}{
-		"no roots":          {nil, nil, autograd.ErrNoTensor, "no tensors provided for gradient computation"},
-		"nil":               {[]*variable{nil}, nil, autograd.ErrNoTensor, "element 0 of tensors is nil"},
-		"no gradient":       {[]*variable{constant([]float64{1})}, nil, autograd.ErrNotRequired, "element 0 of tensors does not require grad and does not have a grad_fn"},
-		"not scalar":        {[]*variable{y}, nil, autograd.ErrNotScalar, "grad can be implicitly created only for scalar outputs"},
-		"zero for a vector": {[]*variable{y}, []autograd.Value{{}}, autograd.ErrNotScalar, "grad can be implicitly created"},
-		"too few":           {[]*variable{y, y}, []autograd.Value{y.Value()}, autograd.ErrNoGradient, "1 gradients for 2 roots"},
+		"no roots": {nil, nil, autograd.ErrNoTensor, "no tensors provided for gradient computation"},
+		"nil":      {[]*variable{nil}, nil, autograd.ErrNoTensor, "element 0 of tensors is nil"},
+		"no gradient": {[]*variable{constant([]float64{1})}, nil, autograd.ErrNotRequired,
+			"element 0 of tensors does not require grad and does not have a grad_fn"},
+		"not scalar": {[]*variable{y}, nil, autograd.ErrNotScalar,
+			"grad can be implicitly created only for scalar outputs"},
+		"zero for a vector": {[]*variable{y}, []autograd.Value{{}}, autograd.ErrNotScalar,
+			"grad can be implicitly created"},
+		"too few": {[]*variable{y, y}, []autograd.Value{y.Value()}, autograd.ErrNoGradient,
+			"1 gradients for 2 roots"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			options := []autograd.BackwardOption{}

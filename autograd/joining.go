@@ -60,6 +60,9 @@ func Cat(ctx context.Context, xs []*Variable, dim int) (*Variable, error) {
 			at := 0
 			for i, size := range sizes {
 				if size < 0 { // a tensor of shape [0], which Cat skips
+					if out[i].dense, err = engineOf(ctx).Zeros(ctx, grads[0].DType(), 0); err != nil {
+						return err
+					}
 					continue
 				}
 				if out[i].dense, err = engineOf(ctx).Narrow(ctx, grads[0].dense, dim, at, size); err != nil {

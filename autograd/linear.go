@@ -10,8 +10,11 @@ import (
 // [out]; bias may be nil. They are dense and have the same dtype. The result has the shape [..., out].
 func Linear(ctx context.Context, x, weight, bias *Variable) (*Variable, error) {
 	args, name := []*Variable{x, weight, bias}, "AddmmBackward0"
-	if bias == nil {
+	switch {
+	case bias == nil:
 		args, name = args[:2], "MmBackward0"
+	case x != nil && len(x.Shape()) == 1:
+		name = "AddBackward0"
 	}
 	if err := dense("linear", args...); err != nil {
 		return nil, err
