@@ -226,19 +226,25 @@ func inSimulatedTime(t *testing.T, id string, configure configuration, s script)
 	})
 }
 
-// runScripts runs the script s on four workers of this process. It then requires that no worker has a
-// Context, and after the shutdown no reference.
+// runScripts runs the script s on four workers of this process, and then finish.
 func runScripts(t *testing.T, configure configuration, s script) {
 	t.Helper()
 	g, all := startParity(t, configure)
 	g.each(all, s)
-	if t.Failed() {
-		return // a worker may be busy
+	g.finish()
+}
+
+// finish requires that no worker has a Context, shuts all down, and requires that none has a reference. If
+// the test has failed, a worker may be busy, and finish does nothing.
+func (g *group) finish() {
+	g.t.Helper()
+	if g.t.Failed() {
+		return
 	}
 	g.requireEmpty()
 	g.shutdown()
 	for _, r := range g.refs {
-		require.Equal(t, noRefs, r.Metrics())
+		require.Equal(g.t, noRefs, r.Metrics())
 	}
 }
 
