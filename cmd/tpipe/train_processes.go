@@ -214,7 +214,7 @@ func (t *trainer) runStageByHand(ctx context.Context, s streams) error {
 // serveStage joins a group as the stage with that name, and serves it until the trainer ends the group or
 // ctx ends. It prints a line to out, unless that is nil, once all workers have joined.
 func serveStage(ctx context.Context, name string, f train.Files, c agent.Config, join joinFunc, out io.Writer) error {
-	train.NewPart(name, f, &c)
+	part := train.NewPart(name, f, &c)
 	a, err := join(ctx, c)
 	if err != nil {
 		return err
@@ -224,8 +224,8 @@ func serveStage(ctx context.Context, name string, f train.Files, c agent.Config,
 			return errors.Join(err, a.Close())
 		}
 	}
-	if err := a.Shutdown(ctx); err != nil {
-		return fmt.Errorf("the training has not ended in order: %w", err)
+	if err := part.Wait(ctx, a); err != nil {
+		return errors.Join(err, a.Close())
 	}
-	return nil
+	return a.Shutdown(ctx)
 }

@@ -280,6 +280,21 @@ func TestTrainByHand(t *testing.T) {
 	}
 }
 
+// TestTrainByHandWithoutTrainer checks that stages end with an error when the trainer has been killed.
+func TestTrainByHandWithoutTrainer(t *testing.T) {
+	flags := []string{"train", "-rendezvous", "file://" + filepath.Join(t.TempDir(), "store")}
+	stages := []*process{start(t, append(flags, "-name", "stage0")...), start(t, append(flags, "-name", "stage1")...)}
+	p := start(t, append(flags, "-name", "trainer", "-epochs", "1000000", "-hidden", "8")...)
+	p.lineWith("epoch")
+	p.signal(syscall.SIGKILL)
+	for _, s := range stages {
+		_, stderr, code := s.wait()
+		require.Equal(t, exitFailed, code, stderr)
+		require.Contains(t, stderr, "the trainer has gone")
+	}
+	p.wait()
+}
+
 // TestReadmeCommands checks that the commands in README.md exist, and that the first one is train.
 func TestReadmeCommands(t *testing.T) {
 	readme, err := os.ReadFile("../../README.md")

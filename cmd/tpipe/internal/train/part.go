@@ -2,9 +2,11 @@ package train
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"slices"
+	"sync"
 	"sync/atomic"
 
 	"github.com/tensorpipe-go/tensorpipe/agent"
@@ -31,6 +33,7 @@ var (
 	save      = agent.NewFunc[[]*rref.Ref[*autograd.Variable], agent.None]("train.save")
 	describe  = agent.NewFunc[agent.None, WorkerResult]("train.describe")
 	connect   = agent.NewFunc[string, agent.None]("train.connect")
+	finish    = agent.NewFunc[agent.None, agent.None]("train.finish")
 
 	paramsMethod  = rref.NewMethod[*layer, agent.None, []*rref.Ref[*autograd.Variable]]("train.Params")
 	forwardMethod = rref.NewMethod[*layer, *tensor.Tensor, *autograd.Variable]("train.Forward")
@@ -59,19 +62,26 @@ type Part struct {
 	autograd *dist.Autograd
 	calls    atomic.Int64 // that it has served
 	layer    atomic.Pointer[layer]
+
+	end   sync.Once
+	ended chan struct{} // closed when err is set
+	err   error         // why the training has ended, or nil if it is finished
 }
+
+// ErrTrainer is the error of a stage whose trainer has gone before the training was finished.
+var ErrTrainer = errors.New("the trainer has gone")
 
 // NewPart returns the worker with that name, one of Names, and adds its name, rank, functions and
 // extensions to c, its configuration. The caller joins the group with c.
 func NewPart(name string, f Files, c *agent.Config) *Part {
-	p := &Part{name: name, files: f, autograd: dist.New(dist.Options{})}
+	p := &Part{name: name, files: f, autograd: dist.New(dist.Options{}), ended: make(chan struct{})}
 	methods := rref.Methods{
 		paramsMethod.Serve((*layer).params), forwardMethod.Serve((*layer).forward), lossMethod.Serve((*layer).loss),
 		inferMethod.Serve((*layer).infer), correctMethod.Serve((*layer).correct),
 	}
 	c.Name, c.Rank, c.WorldSize = name, slices.Index(Names, name), len(Names)
 	c.Funcs = append(c.Funcs,
-		makeLayer.Serve(p.makeLayer), save.Serve(p.save), describe.Serve(p.describe), connect.Serve(doConnect))
+		makeLayer.Serve(p.makeLayer), save.Serve(p.save), describe.Serve(p.describe), connect.Serve(doConnect), finish.Serve(p.finish))
 	c.Extensions = append(c.Extensions, rref.New(rref.Options{Methods: methods}), p.autograd)
 	c.Interceptors = append(c.Interceptors, agent.Interceptor{
 		Received: func(ctx context.Context, m *agent.Message) (context.Context, error) {
@@ -145,6 +155,36 @@ func (p *Part) describe(context.Context, agent.None) (WorkerResult, error) {
 		w.Parameters = l.weight.Tensor().Len() + l.bias.Tensor().Len()
 	}
 	return w, nil
+}
+
+// finish is the function finish: it ends Wait.
+func (p *Part) finish(context.Context, agent.None) (agent.None, error) {
+	p.endWith(nil)
+	return agent.None{}, nil
+}
+
+func (p *Part) endWith(err error) {
+	p.end.Do(func() {
+		p.err = err
+		close(p.ended)
+	})
+}
+
+// Wait serves the trainer from the worker of a, a stage, until the training is finished. The error
+// matches ErrTrainer if the trainer has gone before, or is the cause of ctx. The caller shuts a down.
+func (p *Part) Wait(ctx context.Context, a *agent.Agent) error {
+	stop := a.WatchAll(func(e agent.MemberEvent) {
+		if e.Worker.Name == Trainer && e.Kind != agent.MemberJoined {
+			p.endWith(fmt.Errorf("%w: %v", ErrTrainer, e))
+		}
+	})
+	defer stop()
+	select {
+	case <-p.ended:
+		return p.err
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
 }
 
 // doConnect is the function connect: it calls another worker, so that there is a pipe to it.

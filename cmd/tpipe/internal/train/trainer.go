@@ -75,7 +75,7 @@ type network struct {
 }
 
 // Run trains a network from the worker of a, the trainer p, and tests it after each epoch. It calls
-// report after each step. The result has no Paths. The error is a *StepError, or that of a call, which
+// report after each step. In the end it has the stages finish. The result has no Paths. The error is a *StepError, or that of a call, which
 // names the stage.
 func (p *Part) Run(ctx context.Context, a *agent.Agent, c Config, report func(Progress)) (*Result, error) {
 	training, test, err := Load()
@@ -96,7 +96,12 @@ func (p *Part) Run(ctx context.Context, a *agent.Agent, c Config, report func(Pr
 	if r.Workers, err = p.describeAll(ctx, a); err != nil {
 		return nil, err
 	}
-	return r, n.release(ctx)
+	err = n.release(ctx)
+	for _, stage := range Names[1:] {
+		_, e := finish.Call(ctx, a, agent.To(stage), agent.None{})
+		err = errors.Join(err, e)
+	}
+	return r, err
 }
 
 // newNetwork has the stages make their layers, and connects all workers.
