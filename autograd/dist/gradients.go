@@ -115,29 +115,46 @@ func (m *gradients) values(n *autograd.Node) ([]autograd.Value, error) {
 // serveGradients feeds gradients to the send node of a message.
 func (g *Autograd) serveGradients(ctx context.Context, q *agent.Request, m *gradients) {
 	g.gradientTraffic.add(m.Grads)
-	p, s, err := g.passOfSend(m.Pass, m.Message, q.Incarnation())
-	var grads []autograd.Value
+	p, fed, err := g.feedOf(m, q.Incarnation())
 	switch {
 	case err != nil:
-	case s != nil:
-		grads, err = m.values(s.node)
-	case len(m.Grads) > 0:
-		err = fmt.Errorf("%w: %d", ErrNoSend, m.Message)
-	default: // the call has failed here, and nothing is lost
-		_ = q.Reply(&passReport{})
-		return
-	}
-	if err != nil {
 		_ = q.Fail(nodeError(g.self, err))
-		return
+	case p == nil:
+		_ = q.Reply(&passReport{})
+	default:
+		p.engage(ctx, []feed{fed}, func(report passReport, err error) {
+			if err != nil {
+				_ = q.Fail(err)
+				return
+			}
+			_ = q.Reply(&report)
+		})
 	}
-	p.engage(ctx, []feed{{s.node, m.Message, grads}}, func(report passReport, err error) {
-		if err != nil {
-			_ = q.Fail(err)
-			return
+}
+
+// feedOf returns the pass of a message of the worker from, and the gradients for it. The pass is nil if
+// there is nothing to do: the call has failed here, and no gradient comes. The error is one of joinPass, or
+// matches ErrNoSend or agent.ErrProtocol.
+func (g *Autograd) feedOf(m *gradients, from agent.Incarnation) (*pass, feed, error) {
+	c := g.context(m.Pass)
+	if c == nil {
+		return nil, feed{}, m.Pass.Context.missing()
+	}
+	c.mu.Lock()
+	s := c.sends[m.Message]
+	c.mu.Unlock()
+	if s == nil || s.to.incarnation != from {
+		if len(m.Grads) == 0 {
+			return nil, feed{}, nil
 		}
-		_ = q.Reply(&report)
-	})
+		return nil, feed{}, fmt.Errorf("%w: %d", ErrNoSend, m.Message)
+	}
+	grads, err := m.values(s.node)
+	if err != nil {
+		return nil, feed{}, err
+	}
+	p, err := c.joinPass(m.Pass)
+	return p, feed{s.node, m.Message, grads}, err
 }
 
 // context returns the Context of a pass, or nil if there is none.
@@ -148,23 +165,6 @@ func (g *Autograd) context(id passID) *Context {
 		return c
 	}
 	return nil
-}
-
-// passOfSend returns the send node of the message with that number to the worker to, and the pass that id
-// names, see joinPass. Both are nil if there is no such node.
-func (g *Autograd) passOfSend(id passID, message uint64, to agent.Incarnation) (*pass, *sendNode, error) {
-	c := g.context(id)
-	if c == nil {
-		return nil, nil, id.Context.missing()
-	}
-	c.mu.Lock()
-	s := c.sends[message]
-	c.mu.Unlock()
-	if s == nil || s.to.incarnation != to {
-		return nil, nil, nil
-	}
-	p, err := c.joinPass(id)
-	return p, s, err
 }
 
 // joinPass returns the pass that id names, which it begins on this worker if there is none. The error

@@ -338,13 +338,16 @@ func (g *Autograd) decoded(_ context.Context, m *agent.Message) error {
 	if err := c.renameSend(m.Call(), in.answers); err != nil {
 		return err
 	}
-	g.mu.Lock()
-	err := g.charge(from, 0, r.bytes)
-	g.mu.Unlock()
-	if err == nil {
-		c.receives[receiveKey{from.incarnation, message}] = r
+	if r.bytes > 0 {
+		g.mu.Lock()
+		err := g.charge(from, 0, r.bytes)
+		g.mu.Unlock()
+		if err != nil {
+			return err
+		}
 	}
-	return err
+	c.receives[receiveKey{from.incarnation, message}] = r
+	return nil
 }
 
 // renameSend gives the send node of the request of a call the number answers, which is that of the request

@@ -160,7 +160,7 @@ func (p *pass) engage(ctx context.Context, fed []feed, answer func(passReport, e
 	err := p.err
 	for _, f := range fed {
 		if err == nil && f.message != 0 && p.sends[f.message] == nil {
-			err = fmt.Errorf("%w: %d: it has its gradients", ErrNoSend, f.message)
+			err = nodeError(p.context.autograd.self, fmt.Errorf("%w: %d: it has its gradients", ErrNoSend, f.message))
 		}
 	}
 	if err != nil {
