@@ -72,7 +72,8 @@ func TestApplyResults(t *testing.T) {
 	x := leaf(t, []float64{2, 3}, 2)
 	var grads []autograd.Value
 	results, err := autograd.Apply(ctx, "Three", []*variable{x},
-		returning(integers([]int64{1}, 1).Value(), constant([]float64{1, 2}, 2).Value(), constant([]float64{3, 4, 5}, 3).Value()),
+		returning(integers([]int64{1}, 1).Value(), constant([]float64{1, 2}, 2).Value(),
+			constant([]float64{3, 4, 5}, 3).Value()),
 		func(_ context.Context, all []autograd.Value) ([]autograd.Value, error) {
 			grads = all
 			return all[1:2], nil
@@ -166,7 +167,8 @@ func TestApplyErrors(t *testing.T) {
 		},
 	} {
 		t.Run("backward "+name, func(t *testing.T) {
-			results, err := autograd.Apply(ctx, "MyFunction", []*variable{x}, returning(constant([]float64{1}).Value()), c.backward)
+			forward := returning(constant([]float64{1}).Value())
+			results, err := autograd.Apply(ctx, "MyFunction", []*variable{x}, forward, c.backward)
 			require.NoError(t, err)
 			err = backward(t, results[0])
 			require.True(t, c.want(err), "%v", err)

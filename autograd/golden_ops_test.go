@@ -276,7 +276,9 @@ func evaluate(ctx context.Context, formula string, args []*variable) (last *vari
 }
 
 // combined returns f of x and y, or y if x is nil.
-func combined(ctx context.Context, f func(_ context.Context, x, y *variable) (*variable, error), x, y *variable) (*variable, error) {
+func combined(ctx context.Context, f func(_ context.Context, x, y *variable) (*variable, error),
+	x, y *variable,
+) (*variable, error) {
 	if x == nil {
 		return y, nil
 	}

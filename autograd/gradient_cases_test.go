@@ -175,7 +175,8 @@ func productCases() []gradientCase {
 	add("linear without bias", noBias, shapes([]int{2, 3}, []int{4, 3}), shapes([]int{0, 3}, []int{4, 3}))
 	add("multi_dot of 2", multiDot, shapes([]int{2, 3}, []int{3, 4}), shapes([]int{0, 3}, []int{3, 4}))
 	add("multi_dot of 4", multiDot,
-		shapes([]int{2, 3}, []int{3, 4}, []int{4, 2}, []int{2, 3}), shapes([]int{2, 3}, []int{3, 0}, []int{0, 2}, []int{2, 3}))
+		shapes([]int{2, 3}, []int{3, 4}, []int{4, 2}, []int{2, 3}),
+		shapes([]int{2, 3}, []int{3, 0}, []int{0, 2}, []int{2, 3}))
 	add("multi_dot with vectors", multiDot,
 		shapes([]int{3}, []int{3, 4}, []int{4}), shapes([]int{3}, []int{3, 0}, []int{0}))
 	return all

@@ -32,7 +32,8 @@ func viewCases() []gradientCase {
 	add("squeeze", []int{2, 1, 3, 1}, []int{0, 1, 3, 1}, func(ctx context.Context, x *variable) (*variable, error) {
 		return autograd.Squeeze(ctx, x)
 	})
-	add("squeeze of some", []int{2, 1, 3, 1}, []int{0, 1, 3, 1}, func(ctx context.Context, x *variable) (*variable, error) {
+	squeezed, none := []int{2, 1, 3, 1}, []int{0, 1, 3, 1}
+	add("squeeze of some", squeezed, none, func(ctx context.Context, x *variable) (*variable, error) {
 		return autograd.Squeeze(ctx, x, -1, 2)
 	})
 	add("unsqueeze", []int{2, 3}, []int{0, 3}, func(ctx context.Context, x *variable) (*variable, error) {

@@ -51,20 +51,19 @@ func product(ctx context.Context, op, name string, x, y *Variable, f binaryFunc)
 	n := newNode(ctx, name, x, y)
 	if n != nil {
 		xs, ys := n.saveIf(n.needs(1), x), n.saveIf(n.needs(0), y)
-		xForm, yForm := formOf(x.value), formOf(y.value)
+		row, column := len(x.Shape()) == 1, len(y.Shape()) == 1
 		n.backward = func(ctx context.Context, grads, out []Value) error {
-			return productBackward(ctx, n, grads[0].dense, xs, ys, &xForm, &yForm, out)
+			return productBackward(ctx, n, grads[0].dense, xs, ys, row, column, out)
 		}
 	}
 	return result(t, n), nil
 }
 
 // productBackward sets out to the gradients of the factors of a product: grad·yᵀ and xᵀ·grad, of which
-// the dimensions of batches are summed afterwards.
-func productBackward(ctx context.Context, n *Node, grad *tensor.Tensor, xs, ys saved, xForm, yForm *form,
+// the dimensions of batches are summed afterwards. row is set if x is a vector, and column if y is.
+func productBackward(ctx context.Context, n *Node, grad *tensor.Tensor, xs, ys saved, row, column bool,
 	out []Value,
 ) error {
-	row, column := xForm.rank == 1, yForm.rank == 1
 	grad, err := withDims(grad, row, column)
 	if err != nil {
 		return err
@@ -83,7 +82,7 @@ func productBackward(ctx context.Context, n *Node, grad *tensor.Tensor, xs, ys s
 			return err
 		}
 		if row {
-			if g, err = e.SumTo(ctx, g, 1, xForm.dims[0]); err == nil {
+			if g, err = e.SumTo(ctx, g, 1, g.Shape()[g.Rank()-1]); err == nil {
 				g, err = g.Select(0, 0)
 			}
 		}
@@ -105,7 +104,7 @@ func productBackward(ctx context.Context, n *Node, grad *tensor.Tensor, xs, ys s
 			return err
 		}
 		if column {
-			if g, err = e.SumTo(ctx, g, yForm.dims[0], 1); err == nil {
+			if g, err = e.SumTo(ctx, g, g.Shape()[g.Rank()-2], 1); err == nil {
 				g, err = g.Select(1, 0)
 			}
 		}

@@ -38,7 +38,8 @@ func (p *Pass) Feed(ctx context.Context, n *Node, grads ...Value) error {
 	}
 	s := p.steps.find(n)
 	if s.waits == 0 || len(grads) != n.outputs {
-		err := fmt.Errorf("%w: it waits for %d times %d gradients, not for %d", ErrNoGradient, s.waits, n.outputs, len(grads))
+		err := fmt.Errorf("%w: it waits for %d times %d gradients, not for %d",
+			ErrNoGradient, s.waits, n.outputs, len(grads))
 		return opError(n.name, err)
 	}
 	for i, g := range grads {

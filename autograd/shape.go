@@ -155,9 +155,10 @@ func Narrow(ctx context.Context, x *Variable, dim, start, length int) (*Variable
 	if err != nil {
 		return nil, opError("narrow", err)
 	}
-	return viewOf(ctx, "SliceBackward0", t, x, padded(x, func(ctx context.Context, whole *tensor.Tensor) (*tensor.Tensor, error) {
+	part := func(ctx context.Context, whole *tensor.Tensor) (*tensor.Tensor, error) {
 		return engineOf(ctx).Narrow(ctx, whole, dim, start, length)
-	})), nil
+	}
+	return viewOf(ctx, "SliceBackward0", t, x, padded(x, part)), nil
 }
 
 // Select returns a view of the elements of x, which is dense, at the given index of dimension dim, which
@@ -170,14 +171,18 @@ func Select(ctx context.Context, x *Variable, dim, index int) (*Variable, error)
 	if err != nil {
 		return nil, opError("select", err)
 	}
-	return viewOf(ctx, "SelectBackward0", t, x, padded(x, func(ctx context.Context, whole *tensor.Tensor) (*tensor.Tensor, error) {
+	part := func(ctx context.Context, whole *tensor.Tensor) (*tensor.Tensor, error) {
 		return engineOf(ctx).Select(ctx, whole, dim, index)
-	})), nil
+	}
+	return viewOf(ctx, "SelectBackward0", t, x, padded(x, part)), nil
 }
+
+// partFunc returns a view of a part of a tensor.
+type partFunc func(ctx context.Context, whole *tensor.Tensor) (*tensor.Tensor, error)
 
 // padded returns the backward function of a view of a part of x: it returns zeros of the form of x,
 // with the gradient in that part.
-func padded(x *Variable, part func(ctx context.Context, whole *tensor.Tensor) (*tensor.Tensor, error)) viewBackward {
+func padded(x *Variable, part partFunc) viewBackward {
 	f := formOf(x.value)
 	return func(ctx context.Context, grad *tensor.Tensor) (*tensor.Tensor, error) {
 		whole, err := f.zeros(ctx)

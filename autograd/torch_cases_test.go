@@ -32,7 +32,7 @@ func torchCases() []torchCase {
 }
 
 // add adds a case.
-func (s *torchSource) add(expression string, apply func(ctx context.Context, xs []*variable) (*variable, error), inputs ...*variable) {
+func (s *torchSource) add(expression string, apply torchFunc, inputs ...*variable) {
 	s.cases = append(s.cases, torchCase{expression, inputs, apply})
 }
 
@@ -141,12 +141,12 @@ func (s *torchSource) addElements() {
 }
 
 // list returns an operator on one tensor as one on a list.
-func list(f func(context.Context, *variable) (*variable, error)) func(context.Context, []*variable) (*variable, error) {
+func list(f func(context.Context, *variable) (*variable, error)) torchFunc {
 	return func(ctx context.Context, xs []*variable) (*variable, error) { return f(ctx, xs[0]) }
 }
 
 // pair returns an operator on two tensors as one on a list.
-func pair(f func(_ context.Context, x, y *variable) (*variable, error)) func(context.Context, []*variable) (*variable, error) {
+func pair(f func(_ context.Context, x, y *variable) (*variable, error)) torchFunc {
 	return func(ctx context.Context, xs []*variable) (*variable, error) { return f(ctx, xs[0], xs[1]) }
 }
 
@@ -163,9 +163,9 @@ func (s *torchSource) addReductions() {
 		"sum": autograd.SumDims, "mean": autograd.MeanDims,
 	} {
 		for keep, yes := range map[bool]string{false: "False", true: "True"} {
-			s.add(fmt.Sprintf("x[0].%s(dim=%s, keepdim=%s)", name, python(dims), yes), func(ctx context.Context, xs []*variable) (*variable, error) {
-				return f(ctx, xs[0], dims, keep)
-			}, s.leaf(s.shape(rank)...))
+			s.add(fmt.Sprintf("x[0].%s(dim=%s, keepdim=%s)", name, python(dims), yes),
+				list(func(ctx context.Context, x *variable) (*variable, error) { return f(ctx, x, dims, keep) }),
+				s.leaf(s.shape(rank)...))
 		}
 	}
 	dim := s.dim(rank)

@@ -56,7 +56,9 @@ func (s *torchSource) addViews() {
 		return autograd.Expand(ctx, x, 2, -1, size)
 	}, n, 1)
 	ones := s.partOf([]int{1, n, 1})
-	add("x[0].squeeze()", func(ctx context.Context, x *variable) (*variable, error) { return autograd.Squeeze(ctx, x) }, ones...)
+	add("x[0].squeeze()", func(ctx context.Context, x *variable) (*variable, error) {
+		return autograd.Squeeze(ctx, x)
+	}, ones...)
 	add(fmt.Sprintf("x[0].squeeze(%d)", a), func(ctx context.Context, x *variable) (*variable, error) {
 		return autograd.Squeeze(ctx, x, a)
 	}, s.partOf([]int{1, n, 1})...)
@@ -113,7 +115,9 @@ func (s *torchSource) addLosses() {
 	}
 }
 
-var reductions = map[string]ops.Reduction{"none": ops.ReductionNone, "mean": ops.ReductionMean, "sum": ops.ReductionSum}
+var reductions = map[string]ops.Reduction{
+	"none": ops.ReductionNone, "mean": ops.ReductionMean, "sum": ops.ReductionSum,
+}
 
 // addTables adds operators on the rows of a table.
 func (s *torchSource) addTables() {
@@ -125,19 +129,23 @@ func (s *torchSource) addTables() {
 		for mode, number := range map[string]ops.BagMode{"sum": ops.BagSum, "mean": ops.BagMean} {
 			s.add(fmt.Sprintf("F.embedding_bag(x[1], x[0], mode='%s', sparse=%s)", mode, is),
 				pair(func(ctx context.Context, x, at *variable) (*variable, error) {
-					return autograd.EmbeddingBag(ctx, x, autograd.Bags{Indices: at, Sparse: sparse, Options: ops.BagOptions{Mode: number}})
+					b := autograd.Bags{Indices: at, Sparse: sparse, Options: ops.BagOptions{Mode: number}}
+					return autograd.EmbeddingBag(ctx, x, b)
 				}), s.leaf(rows, 1+width), integers(s.indices(2*n, rows), 2, n))
 			for last, yes := range map[bool]string{false: "False", true: "True"} {
 				o := ops.BagOptions{Mode: number, IncludeLastOffset: last}
-				s.add(fmt.Sprintf("F.embedding_bag(x[1], x[0], x[2], mode='%s', sparse=%s, include_last_offset=%s)", mode, is, yes),
+				options := fmt.Sprintf("mode='%s', sparse=%s, include_last_offset=%s", mode, is, yes)
+				s.add("F.embedding_bag(x[1], x[0], x[2], "+options+")",
 					func(ctx context.Context, xs []*variable) (*variable, error) {
-						return autograd.EmbeddingBag(ctx, xs[0], autograd.Bags{Indices: xs[1], Offsets: xs[2], Sparse: sparse, Options: o})
+						b := autograd.Bags{Indices: xs[1], Offsets: xs[2], Sparse: sparse, Options: o}
+						return autograd.EmbeddingBag(ctx, xs[0], b)
 					}, s.leaf(rows, 1+width), integers(s.indices(2+n, rows), 2+n), integers([]int64{0, 2, int64(2 + n)}, 3))
 			}
 		}
 		s.add("F.embedding_bag(x[1], x[0], x[2], mode='sum', per_sample_weights=x[3])",
 			func(ctx context.Context, xs []*variable) (*variable, error) {
-				return autograd.EmbeddingBag(ctx, xs[0], autograd.Bags{Indices: xs[1], Offsets: xs[2], PerSampleWeights: xs[3], Sparse: sparse})
+				b := autograd.Bags{Indices: xs[1], Offsets: xs[2], PerSampleWeights: xs[3], Sparse: sparse}
+				return autograd.EmbeddingBag(ctx, xs[0], b)
 			}, s.leaf(rows, 1+width), integers(s.indices(2+n, rows), 2+n), integers([]int64{0, 1}, 2), s.leaf(2+n))
 	}
 }

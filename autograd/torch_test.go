@@ -22,8 +22,10 @@ import (
 type torchCase struct {
 	expression string
 	inputs     []*variable
-	apply      func(ctx context.Context, xs []*variable) (*variable, error)
+	apply      torchFunc
 }
+
+type torchFunc = func(ctx context.Context, xs []*variable) (*variable, error)
 
 // torchTensor is a tensor for PyTorch, or a tensor of it, whose elements are texts then.
 type torchTensor struct {

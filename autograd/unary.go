@@ -121,7 +121,8 @@ func Tanh(ctx context.Context, x *Variable) (*Variable, error) {
 
 // Sigmoid returns 1/(1+exp(-v)) for each element v of x.
 func Sigmoid(ctx context.Context, x *Variable) (*Variable, error) {
-	return unary(ctx, "sigmoid", "SigmoidBackward0", x, savesResult, (*ops.Engine).Sigmoid, (*ops.Engine).SigmoidBackward)
+	return unary(ctx, "sigmoid", "SigmoidBackward0", x, savesResult,
+		(*ops.Engine).Sigmoid, (*ops.Engine).SigmoidBackward)
 }
 
 // Relu returns max(v, 0) for each element v of x.

@@ -201,7 +201,8 @@ func (f *form) fit(ctx context.Context, v Value) (Value, error) {
 	}
 	if shape := v.Shape(); !slices.Equal(shape, f.shape()) {
 		if v.dense == nil {
-			return v, &GradientError{Got: slices.Clone(shape), Want: slices.Clone(f.shape())} // sparse: no sums over dimensions
+			// The sum over dimensions is not defined for sparse gradients.
+			return v, &GradientError{Got: slices.Clone(shape), Want: slices.Clone(f.shape())}
 		}
 		t, err := engineOf(ctx).SumTo(ctx, v.dense, f.shape()...)
 		if err != nil {

@@ -165,7 +165,7 @@ func (x *Variable) AddHook(f Hook) error {
 	}
 	edge := x.Edge()
 	if edge.Node == nil {
-		return opError("hook", fmt.Errorf("%w: cannot register a hook on a tensor that doesn't require gradient", ErrNotRequired))
+		return opError("hook", fmt.Errorf("%w: cannot register a hook on it", ErrNotRequired))
 	}
 	edge.Node.addHook(edge.Output, f)
 	return nil
