@@ -111,8 +111,12 @@ func complexFunction(ctx context.Context, p pair) (variable, error) {
 	return autograd.MultiDot(ctx, []variable{p.X, p.Y, a, b, c})
 }
 
-// TestParityBackwardFunction has the case of a function of several operators.
+// TestParityBackwardFunction has the cases of functions of one and of several operators.
 func TestParityBackwardFunction(t *testing.T) {
+	inModes(t, "dist_autograd/DistAutogradTest.test_backward_simple_python_udf", nil, []mode{local, remote}, twoLeaves,
+		func(t require.TestingT, ctx context.Context, w *worker, m mode, xs []variable) []variable {
+			return []variable{sum(t, ctx, exec(t, ctx, w, m, w.next(), pyAddStep(xs[0], xs[1])))}
+		})
 	complexUDF := agent.NewFunc[pair, variable]("complex_python_udf")
 	configure := serving(agent.Funcs{complexUDF.Serve(complexFunction)})
 	inModes(t, "dist_autograd/DistAutogradTest.test_backward_complex_python_udf", configure, []mode{local, remote}, twoLeaves,

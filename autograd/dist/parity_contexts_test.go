@@ -155,7 +155,7 @@ func TestParityContextAcrossCalls(t *testing.T) {
 	hasGradient := agent.NewFunc[ownGradient, bool]("has_gradient")
 	configure := serving(agent.Funcs{
 		slowAdd.Serve(func(ctx context.Context, p pair) (variable, error) {
-			time.Sleep(time.Second) // in simulated time
+			<-time.NewTimer(time.Second).C // in simulated time
 			sum, err := autograd.Add(ctx, p.X, p.Y)
 			if err != nil {
 				return nil, err
@@ -186,8 +186,10 @@ func TestParityContextAcrossCalls(t *testing.T) {
 		require.NoError(t, autograd.Backward(w.ctx, []variable{sum(t, w.ctx, t3)}))
 		f := rref.Remote(w.ctx, w.Agent, w.at(1), slowAdd, pair{t1, t2})
 		w.inContext(t, func(ctx context.Context, c *dist.Context) {
+			begun := time.Now()
 			x, err := f.ToHere(ctx)
 			require.NoError(t, err)
+			require.Equal(t, time.Second, time.Since(begun), "the value was made after the request for it")
 			require.NoError(t, c.Backward(ctx, sum(t, ctx, x)))
 			same, err := hasGradient.Call(ctx, w.Agent, w.at(1), ownGradient{c.ID(), f, autograd.New(t3.Grad())})
 			require.NoError(t, err)
