@@ -39,7 +39,7 @@ var cleanupMessage = agent.NewMessageType[cleanupRequest, agent.None]("dist.clea
 const (
 	// gatherTime is how long the first clean-up for a worker waits for others, so that a program that
 	// makes and closes Contexts in a loop does not send a message for each.
-	gatherTime = time.Millisecond
+	gatherTime = 5 * time.Millisecond
 
 	// retryDelay is the time before a lost message is sent again, which doubles each time up to
 	// maxRetryDelay.
