@@ -37,6 +37,9 @@ func inModes(t *testing.T, id string, configure configuration, modes []mode, lea
 			w.inContext(t, func(ctx context.Context, c *dist.Context) {
 				grads = verifyBackwards(t, ctx, m, c, grads, f(t, ctx, w, m, xs), xs...)
 			})
+			for i, x := range xs {
+				require.Equal(t, x.RequiresGrad(), !grads[i].IsZero(), "leaf %d", i)
+			}
 		}
 	})
 }
