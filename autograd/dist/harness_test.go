@@ -20,15 +20,18 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 	"github.com/tensorpipe-go/tensorpipe/rref"
 	"github.com/tensorpipe-go/tensorpipe/tensor"
+	"github.com/tensorpipe-go/tensorpipe/transport"
 	"github.com/tensorpipe-go/tensorpipe/transport/mem"
 )
 
 // group is workers of this process, worker0 and so on.
 type group struct {
-	t      *testing.T
-	agents []*agent.Agent
-	graphs []*dist.Autograd
-	refs   []*rref.Refs
+	t       *testing.T
+	store   store.Store
+	network transport.Transport
+	agents  []*agent.Agent
+	graphs  []*dist.Autograd
+	refs    []*rref.Refs
 }
 
 // configuration changes a worker before it joins.
@@ -37,30 +40,20 @@ type configuration func(rank int, c *agent.Config, o *dist.Options)
 // start joins n workers over a network in memory. configure may be nil.
 func start(t *testing.T, n int, configure configuration) *group {
 	t.Helper()
-	g := &group{t: t, agents: make([]*agent.Agent, n), graphs: make([]*dist.Autograd, n), refs: make([]*rref.Refs, n)}
-	s := store.NewMemory(store.Limits{})
-	network := mem.New(mem.NewNetwork())
+	return startOn(t, mem.New(mem.NewNetwork()), n, configure)
+}
+
+// startOn joins n workers over network. configure may be nil.
+func startOn(t *testing.T, network transport.Transport, n int, configure configuration) *group {
+	t.Helper()
+	g := &group{
+		t: t, store: store.NewMemory(store.Limits{}), network: network,
+		agents: make([]*agent.Agent, n), graphs: make([]*dist.Autograd, n), refs: make([]*rref.Refs, n),
+	}
 	errs := make([]error, n)
 	var wg sync.WaitGroup
 	for rank := range n {
-		wg.Go(func() {
-			o := dist.Options{}
-			c := agent.Config{
-				Name: fmt.Sprint("worker", rank), Rank: rank, WorldSize: n, Store: s, Listen: []string{"mem://"},
-				Logger: slog.New(slog.DiscardHandler), Funcs: functions(),
-				NewContext: func(o pipe.Options) (*pipe.Context, error) {
-					o.Transports = []pipe.TransportEntry{{Name: "mem", Transport: network}}
-					o.Channels = []pipe.ChannelEntry{{Name: "xth", Factory: xth.New()}}
-					return pipe.New(o)
-				},
-			}
-			if configure != nil {
-				configure(rank, &c, &o)
-			}
-			g.refs[rank], g.graphs[rank] = rref.New(rref.Options{Methods: methods()}), dist.New(o)
-			c.Extensions = append(c.Extensions, g.refs[rank], g.graphs[rank])
-			g.agents[rank], errs[rank] = agent.Join(t.Context(), c)
-		})
+		wg.Go(func() { errs[rank] = g.join(rank, configure) })
 	}
 	wg.Wait()
 	require.Equal(t, make([]error, n), errs)
@@ -68,9 +61,30 @@ func start(t *testing.T, n int, configure configuration) *group {
 		for _, a := range g.agents {
 			_ = a.Close() // of a test that has failed, or of an agent that is shut down
 		}
-		_ = s.Close()
+		_ = g.store.Close()
 	})
 	return g
+}
+
+// join joins the worker of that rank, in place of an earlier one. configure may be nil.
+func (g *group) join(rank int, configure configuration) (err error) {
+	o := dist.Options{}
+	c := agent.Config{
+		Name: fmt.Sprint("worker", rank), Rank: rank, WorldSize: len(g.agents), Store: g.store, Listen: []string{"mem://"},
+		Logger: slog.New(slog.DiscardHandler), Funcs: functions(),
+		NewContext: func(o pipe.Options) (*pipe.Context, error) {
+			o.Transports = []pipe.TransportEntry{{Name: "mem", Transport: g.network}}
+			o.Channels = []pipe.ChannelEntry{{Name: "xth", Factory: xth.New()}}
+			return pipe.New(o)
+		},
+	}
+	if configure != nil {
+		configure(rank, &c, &o)
+	}
+	g.refs[rank], g.graphs[rank] = rref.New(rref.Options{Methods: methods()}), dist.New(o)
+	c.Extensions = append(c.Extensions, g.refs[rank], g.graphs[rank])
+	g.agents[rank], err = agent.Join(g.t.Context(), c)
+	return err
 }
 
 // run runs f with n workers, and then shuts them down and checks that nothing is left.
@@ -115,6 +129,7 @@ type pair struct{ X, Y *autograd.Variable }
 var (
 	add          = agent.NewFunc[pair, *autograd.Variable]("test.add")
 	mul          = agent.NewFunc[pair, *autograd.Variable]("test.mul")
+	mulOnce      = agent.NewFunc[pair, *autograd.Variable]("test.mulOnce")
 	first        = agent.NewFunc[pair, *autograd.Variable]("test.first")
 	ones         = agent.NewFunc[int, *autograd.Variable]("test.ones")
 	relay        = agent.NewFunc[viaArgs, *autograd.Variable]("test.relay")
@@ -137,6 +152,7 @@ func functions() agent.Funcs {
 	return agent.Funcs{
 		add.Serve(func(ctx context.Context, p pair) (*autograd.Variable, error) { return autograd.Add(ctx, p.X, p.Y) }),
 		mul.Serve(func(ctx context.Context, p pair) (*autograd.Variable, error) { return autograd.Mul(ctx, p.X, p.Y) }),
+		mulOnce.Serve(func(ctx context.Context, p pair) (*autograd.Variable, error) { return autograd.Mul(ctx, p.X, p.Y) }, agent.WithOnce()),
 		first.Serve(func(_ context.Context, p pair) (*autograd.Variable, error) { return p.X, nil }),
 		ones.Serve(func(_ context.Context, n int) (*autograd.Variable, error) { return parameter(1, n), nil }),
 		relay.Serve(func(ctx context.Context, v viaArgs) (*autograd.Variable, error) {

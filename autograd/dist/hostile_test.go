@@ -50,8 +50,8 @@ func TestHostileGradients(t *testing.T) {
 			require.NoError(t, err)
 			message, own, other := dist.SendNumbers(c)[0], g.agents[0].Incarnation(), g.agents[1].Incarnation()
 			id := dist.PassIDOf(c, other, 1)
-			stranger, unknown := id, id
-			stranger.Creator, unknown.Context = other, 12345
+			foreign, unknown := id, id
+			foreign.Creator, unknown.Context = other, 12345
 			for _, test := range []struct {
 				name string
 				from int
@@ -70,7 +70,7 @@ func TestHostileGradients(t *testing.T) {
 				{"the message of another worker", 2, dist.DenseGradients(id, message, good, good), dist.ErrNoSend},
 				{"an own pass that does not run", 1, dist.DenseGradients(dist.PassIDOf(c, own, 7), message, good, good), dist.ErrFailed},
 				{"the number 0", 1, dist.DenseGradients(dist.PassIDOf(c, other, 0), message, good, good), dist.ErrFailed},
-				{"another creator", 1, dist.DenseGradients(stranger, message, good, good), dist.ErrNoContext},
+				{"another creator", 1, dist.DenseGradients(foreign, message, good, good), dist.ErrNoContext},
 				{"an unknown context", 1, dist.DenseGradients(unknown, message, good, good), dist.ErrNoContext},
 			} {
 				_, err := dist.GradientsMessage.Call(t.Context(), g.agents[test.from], "worker0", "", test.m)
