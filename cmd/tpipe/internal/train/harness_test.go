@@ -1,8 +1,10 @@
 package train
 
 import (
+	"context"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -13,15 +15,16 @@ import (
 
 // group is the three workers in this process.
 type group struct {
-	parts  []*Part
-	agents []*agent.Agent
+	parts    []*Part
+	agents   []*agent.Agent
+	requests atomic.Int64 // that were received, without those of the clean-up
 }
 
 // start joins the three workers. Stages have the files f.
-func start(t *testing.T, f Files) *group {
+func start(t testing.TB, f Files) *group {
 	t.Helper()
 	s := store.NewMemory(store.Limits{})
-	g := &group{make([]*Part, len(Names)), make([]*agent.Agent, len(Names))}
+	g := &group{parts: make([]*Part, len(Names)), agents: make([]*agent.Agent, len(Names))}
 	errs := make([]error, len(Names))
 	var joining sync.WaitGroup
 	for i, name := range Names {
@@ -29,6 +32,7 @@ func start(t *testing.T, f Files) *group {
 			c := agent.Config{Store: s, Logger: slog.New(slog.DiscardHandler)}
 			g.parts[i] = NewPart(name, f, &c)
 			c.Funcs = append(c.Funcs, perturb.Serve(g.parts[i].doPerturb))
+			c.Interceptors = append(c.Interceptors, agent.Interceptor{Received: g.count})
 			g.agents[i], errs[i] = agent.Join(t.Context(), c)
 		})
 	}
@@ -45,8 +49,16 @@ func start(t *testing.T, f Files) *group {
 	return g
 }
 
+// count counts the requests.
+func (g *group) count(ctx context.Context, m *agent.Message) (context.Context, error) {
+	if m.Kind == agent.KindRequest && m.Type != "dist.cleanup" {
+		g.requests.Add(1)
+	}
+	return ctx, nil
+}
+
 // shutdown shuts all workers down, which fails if a reference is left.
-func (g *group) shutdown(t *testing.T) {
+func (g *group) shutdown(t testing.TB) {
 	t.Helper()
 	errs := make([]error, len(Names))
 	var all sync.WaitGroup
