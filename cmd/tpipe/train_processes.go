@@ -47,8 +47,8 @@ func (t *trainer) runAll(ctx context.Context, s streams) (err error) {
 	return t.train(ctx, c, s, agent.Join)
 }
 
-// collectSeldom makes the garbage collector run seldom, unless the environment says how often: a step
-// leaves little behind, and the heap is small.
+// collectSeldom makes the garbage collector run seldom, unless GOGC is set: the heap is so small that it
+// would run every 50 steps.
 func collectSeldom() {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(1000)

@@ -10,9 +10,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
-	"syscall"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -39,7 +37,7 @@ func TestTrainMatchesPyTorch(t *testing.T) {
 	require.NoError(t, json.Unmarshal(text, &want))
 	weights, _, err := safetensors.ReadFile("testdata/digits_split_mlp_final.safetensors", safetensors.Options{})
 	require.NoError(t, err)
-	for transport, path := range map[string]string{"shm": "shm+cma", "tcp": "uv+mpt_uv"} {
+	for transport, path := range map[string]string{"shm": "shm+", "tcp": "uv+"} {
 		t.Run(transport, func(t *testing.T) {
 			saved := filepath.Join(t.TempDir(), "final.safetensors")
 			r := trainJSON(t, "-transport", transport, "-init", "testdata/digits_split_mlp_init.safetensors", "-save", saved,
@@ -56,7 +54,11 @@ func TestTrainMatchesPyTorch(t *testing.T) {
 				require.NoError(t, err)
 				require.True(t, close, name)
 			}
-			require.Equal(t, []train.Path{{From: "trainer", To: "stage0", Path: path}, {From: "trainer", To: "stage1", Path: path}, {From: "stage0", To: "stage1", Path: path}}, r.Paths)
+			require.Len(t, r.Paths, 3)
+			for i, pair := range [][2]string{{"trainer", "stage0"}, {"trainer", "stage1"}, {"stage0", "stage1"}} {
+				require.Equal(t, pair, [2]string{r.Paths[i].From, r.Paths[i].To})
+				require.True(t, strings.HasPrefix(r.Paths[i].Path, path), r.Paths[i].Path)
+			}
 		})
 	}
 }
@@ -102,7 +104,6 @@ func TestTrainJSON(t *testing.T) {
 	for _, w := range r.Workers {
 		pids[w.PID] = true
 		parameters += w.Parameters
-		requireEnded(t, w.PID)
 	}
 	require.Len(t, pids, 3)
 	require.Equal(t, 65*16+17*10, parameters)
@@ -110,20 +111,14 @@ func TestTrainJSON(t *testing.T) {
 	require.NotEqual(t, r.Losses[0], trainJSON(t, "-epochs", "1", "-hidden", "16", "-batch", "300").Losses[0])
 }
 
-// requireEnded waits until there is no process with that id.
-func requireEnded(t *testing.T, pid int) {
-	t.Helper()
-	require.Eventually(t, func() bool { return syscall.Kill(pid, 0) == syscall.ESRCH }, processTimeout, time.Millisecond)
-}
-
-// TestTrainOutput checks what is printed without -json, and the chart.
+// TestTrainOutput checks the output without -json, and the chart.
 func TestTrainOutput(t *testing.T) {
 	chart := filepath.Join(t.TempDir(), "train.svg")
 	stdout, stderr, code := tpipe(t, "train", "-epochs", "4", "-hidden", "10", "-svg", chart)
 	require.Zero(t, code, stderr)
 	require.Empty(t, stderr, "no progress bar on other outputs than a terminal")
 	for _, want := range []string{"epoch +loss  accuracy  steps/s\n", `\n    1 .* %  .*\n    2 .*\n    3 .*\n    4 .*\n`,
-		`stage0 +\d+ +\d+ +2\d\d\.\d KiB in 180 messages +650\n`, `trainer - stage1: shm\+cma\n`, `180 steps, \d+ a second: loss \d\.\d+, accuracy \d+\.\d %`, `\n   loss \+-{64} step 180\n$`} {
+		`stage0 +\d+ +\d+ +2\d\d\.\d KiB in 180 messages +650\n`, `trainer - stage1: shm\+\w+\n`, `180 steps, \d+ a second: loss \d\.\d+, accuracy \d+\.\d %`, `\n   loss \+-{64} step 180\n$`} {
 		require.Regexp(t, want, stdout)
 	}
 	curve := regexp.MustCompile(`(?m)^ *(\d\.\d{3}) \|(.*)$`).FindAllStringSubmatch(stdout, -1)
@@ -155,102 +150,6 @@ func TestTrainCurve(t *testing.T) {
 	require.Contains(t, out.String(), "  0.100 |*")
 }
 
-// startTraining starts a training that does not end, and returns it and the process of stage1, once
-// the first steps are done.
-func startTraining(t *testing.T, args ...string) (p *process, stage *os.Process) {
-	t.Helper()
-	p = start(t, append([]string{"train", "-epochs", "1000000"}, args...)...)
-	var pid int
-	require.Eventually(t, func() bool {
-		pid = childWith(t, p.cmd.Process.Pid, "stage1")
-		return pid != 0
-	}, processTimeout, time.Millisecond)
-	stage, err := os.FindProcess(pid)
-	require.NoError(t, err)
-	return p, stage
-}
-
-// children returns the processes whose parent has that id, with their command lines.
-func children(t *testing.T, parent int) map[int]string {
-	t.Helper()
-	all := map[int]string{}
-	folders, err := filepath.Glob("/proc/[0-9]*")
-	require.NoError(t, err)
-	for _, folder := range folders {
-		stat, err := os.ReadFile(folder + "/stat")
-		if err != nil {
-			continue // it has ended
-		}
-		fields := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
-		if line, err := os.ReadFile(folder + "/cmdline"); err == nil && fields[1] == strconv.Itoa(parent) {
-			pid, err := strconv.Atoi(filepath.Base(folder))
-			require.NoError(t, err)
-			all[pid] = strings.ReplaceAll(string(line), "\x00", " ")
-		}
-	}
-	return all
-}
-
-// childWith returns the id of the child of parent whose command line has the word, or 0.
-func childWith(t *testing.T, parent int, word string) int {
-	t.Helper()
-	for pid, line := range children(t, parent) {
-		if strings.Contains(line, " "+word+" ") {
-			return pid
-		}
-	}
-	return 0
-}
-
-// TestTrainKilledStage checks that the death of a stage ends the training with an error that names it, and
-// that no process is left.
-func TestTrainKilledStage(t *testing.T) {
-	for _, transport := range []string{"shm", "tcp"} {
-		t.Run(transport, func(t *testing.T) {
-			p, stage := startTraining(t, "-transport", transport, "-hidden", "8", "-batch", "1437")
-			p.lineWith("epoch")
-			all := children(t, p.cmd.Process.Pid)
-			require.Len(t, all, 2)
-			require.NoError(t, stage.Kill())
-			_, stderr, code := p.wait()
-			require.Equal(t, exitFailed, code, stderr)
-			require.Equal(t, 1, strings.Count(stderr, "\n"), stderr)
-			require.Contains(t, stderr, "stage1")
-			for pid := range all {
-				requireEnded(t, pid)
-			}
-		})
-	}
-}
-
-// TestTrainInterrupted checks that SIGINT, also to all processes as a terminal sends it, ends the training
-// with exit code 130, and that no process is left. The death of the trainer ends the stages too.
-func TestTrainInterrupted(t *testing.T) {
-	for name, signals := range map[string]struct {
-		signal syscall.Signal
-		all    bool
-		code   int
-	}{"one": {syscall.SIGINT, false, exitInterrupted}, "all": {syscall.SIGINT, true, exitInterrupted}, "killed": {syscall.SIGKILL, false, -1}} {
-		t.Run(name, func(t *testing.T) {
-			p, _ := startTraining(t, "-hidden", "8")
-			all := children(t, p.cmd.Process.Pid)
-			require.Eventually(t, func() bool { all = children(t, p.cmd.Process.Pid); return len(all) == 2 }, processTimeout, time.Millisecond)
-			if signals.all {
-				p.lineWith("epoch")
-				for pid := range all {
-					require.NoError(t, syscall.Kill(pid, signals.signal))
-				}
-			}
-			p.signal(signals.signal)
-			_, stderr, code := p.wait()
-			require.Equal(t, signals.code, code, stderr)
-			for pid := range all {
-				requireEnded(t, pid)
-			}
-		})
-	}
-}
-
 // TestTrainByHand checks that the three processes can be started by hand, over TLS too, and that the
 // losses are those of one command.
 func TestTrainByHand(t *testing.T) {
@@ -278,21 +177,6 @@ func TestTrainByHand(t *testing.T) {
 			require.NoError(t, train.CheckFile(saved, 9))
 		})
 	}
-}
-
-// TestTrainByHandWithoutTrainer checks that stages end with an error when the trainer has been killed.
-func TestTrainByHandWithoutTrainer(t *testing.T) {
-	flags := []string{"train", "-rendezvous", "file://" + filepath.Join(t.TempDir(), "store")}
-	stages := []*process{start(t, append(flags, "-name", "stage0")...), start(t, append(flags, "-name", "stage1")...)}
-	p := start(t, append(flags, "-name", "trainer", "-epochs", "1000000", "-hidden", "8")...)
-	p.lineWith("epoch")
-	p.signal(syscall.SIGKILL)
-	for _, s := range stages {
-		_, stderr, code := s.wait()
-		require.Equal(t, exitFailed, code, stderr)
-		require.Contains(t, stderr, "the trainer has gone")
-	}
-	p.wait()
 }
 
 // TestReadmeCommands checks that the commands in README.md exist, and that the first one is train.

@@ -76,7 +76,7 @@ func run(ctx context.Context, rank int, rendezvous string, out io.Writer) error 
 	return a.Shutdown(ctx)
 }
 
-// train trains the network, and prints what it computes.
+// train trains the network, and prints its results for all pairs of bits.
 func train(ctx context.Context, a *agent.Agent, out io.Writer) error {
 	layers := []*rref.Ref[*Layer]{
 		rref.Remote(ctx, a, "hidden", newLayer, Size{2, 8}), rref.Remote(ctx, a, "output", newLayer, Size{8, 1}),
@@ -121,7 +121,7 @@ func train(ctx context.Context, a *agent.Agent, out io.Writer) error {
 	return err
 }
 
-// step makes one step of the optimizer, and returns what the network computed before it.
+// step makes one step of the optimizer, and returns the output of the network before it.
 func step(ctx context.Context, a *agent.Agent, layers []*rref.Ref[*Layer], x, want *tensor.Tensor, o *dist.Optimizer) (*autograd.Variable, error) {
 	ctx, c, err := dist.WithContext(ctx, a)
 	if err != nil {

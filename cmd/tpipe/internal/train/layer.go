@@ -38,9 +38,6 @@ func shapeOf(stage string, hidden int) shape {
 	return shape{hidden, Classes}
 }
 
-// parameters returns the number of parameters of the layer.
-func (s shape) parameters() int { return s.in*s.out + s.out }
-
 // names returns the names in files of the parameters of a stage, and their shapes.
 func (s shape) names(stage string) (names []string, shapes [][]int) {
 	return []string{stage + ".weight", stage + ".bias"}, [][]int{{s.out, s.in}, {s.out}}
