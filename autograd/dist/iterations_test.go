@@ -36,7 +36,7 @@ func TestIterations(t *testing.T) {
 		var forks []map[string]int64
 		before := int64(0)
 		for i := range n {
-			g.inContext(func(ctx context.Context, c *dist.Context) { iterate(t, ctx, c, a, w, x, opt) })
+			g.inContext(func(ctx context.Context, c *dist.Context) { iterate(t, ctx, c, a, w, x, opt, i%100 == 0) })
 			switch {
 			case i == 0:
 				forks = g.forks()
@@ -74,17 +74,23 @@ func (g *group) forks() (all []map[string]int64) {
 	return all
 }
 
-// iterate is one iteration. The parameter w is on another worker.
-func iterate(t *testing.T, ctx context.Context, c *dist.Context, a *agent.Agent, w *rref.Ref[variable], x variable, opt *dist.Optimizer) {
-	product := mulMethod.Remote(ctx, w, x)
-	y, err := product.ToHere(ctx)
+// iterate is one iteration. The parameter w is on another worker. If creates is set, it makes a reference.
+func iterate(t *testing.T, ctx context.Context, c *dist.Context, a *agent.Agent, w *rref.Ref[variable], x variable, opt *dist.Optimizer, creates bool) {
+	var y variable
+	var err error
+	if creates {
+		product := mulMethod.Remote(ctx, w, x)
+		y, err = product.ToHere(ctx)
+		require.NoError(t, product.Release(ctx))
+	} else {
+		y, err = mulMethod.Call(ctx, w, x)
+	}
 	require.NoError(t, err)
 	z, err := mul.Call(ctx, a, "worker1", pair{y, x})
 	require.NoError(t, err)
 	require.NoError(t, c.Backward(ctx, sum(t, ctx, z)))
 	requireGradient(t, 4, c, x) // of w*x*x
 	require.NoError(t, opt.Step(ctx))
-	require.NoError(t, product.Release(ctx))
 }
 
 // residentBytes returns the resident memory of the process, 0 where it cannot be read.

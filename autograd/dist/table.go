@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/tensorpipe-go/tensorpipe/agent"
-	"github.com/tensorpipe-go/tensorpipe/internal/fifo"
 )
 
 // contextFor returns the Context with that number of the given creator, for a request of the worker from.
@@ -93,8 +92,8 @@ func (g *Autograd) remove(c *Context, except agent.Incarnation) {
 	if g.contexts[uint64(c.id)] == c {
 		delete(g.contexts, uint64(c.id))
 	}
-	g.ended.add(c.id, c.creator)
 	if c.creator != g.agent.Incarnation() {
+		g.ended.add(c.id, c.creator)
 		g.discharge(c.charged, 1, 0)
 	}
 	for key, r := range receives {
@@ -110,36 +109,4 @@ func (g *Autograd) remove(c *Context, except agent.Incarnation) {
 			u.contexts = append(u.contexts, cleanedContext{ID: c.id, Creator: c.creator})
 		}
 	}
-}
-
-// maxEnded bounds the ended Contexts that a worker remembers. Beyond it the oldest are forgotten.
-const maxEnded = 1 << 16
-
-// endedContexts are Contexts that have ended, so that a late message does not bring them back. The zero
-// value is empty.
-type endedContexts struct {
-	known map[cleanedContext]struct{}
-	order fifo.Queue[cleanedContext]
-}
-
-func (e *endedContexts) has(id ID, creator agent.Incarnation) bool {
-	_, ok := e.known[cleanedContext{ID: id, Creator: creator}]
-	return ok
-}
-
-// add adds a Context, and reports whether it was not there.
-func (e *endedContexts) add(id ID, creator agent.Incarnation) bool {
-	if e.has(id, creator) {
-		return false
-	}
-	if e.known == nil {
-		e.known = map[cleanedContext]struct{}{}
-	}
-	if e.order.Len() >= maxEnded {
-		delete(e.known, e.order.Pop())
-	}
-	c := cleanedContext{ID: id, Creator: creator}
-	e.known[c] = struct{}{}
-	e.order.Push(c)
-	return true
 }
