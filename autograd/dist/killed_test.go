@@ -19,7 +19,7 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/rref"
 )
 
-// killable is a worker in a process of its own, in a static group.
+// killable is a worker in a process of its own.
 type killable struct {
 	m     *procgroup.Member
 	a     *agent.Agent
@@ -27,23 +27,42 @@ type killable struct {
 }
 
 // TestKilled kills a process while it computes gradients: the last worker of a pass, one in the middle, and the
-// one that has begun it. The error names the worker, and the others soon have no Context left.
+// one that has begun it. The error names the worker, and the others soon have no Context left: in a dynamic
+// group once the worker is removed or replaced.
 func TestKilled(t *testing.T) {
 	short.Skip(t, "starts and kills processes")
-	for _, how := range []string{"last", "middle", "origin"} {
-		t.Run(how, func(t *testing.T) {
+	for name, test := range map[string]struct {
+		how     string
+		victim  int
+		dynamic bool
+		then    string
+	}{
+		"last":             {"last", 3, false, ""},
+		"middle":           {"middle", 2, false, ""},
+		"origin":           {"origin", 1, false, ""},
+		"origin, removed":  {"origin", 1, true, "remove"},
+		"origin, replaced": {"origin", 1, true, "replace"},
+	} {
+		t.Run(name, func(t *testing.T) {
 			t.Parallel() // most of the time is waiting
-			group := procgroup.Start(t, 4, runKillable)
+			group := procgroup.Start(t, 4, func(m *procgroup.Member) error { return runKillable(m, test.dynamic) })
 			for rank := range 4 {
 				group.WaitFor(rank, "joined")
 			}
-			group.Send(0, how)
-			victim := map[string]int{"last": 3, "middle": 2, "origin": 1}[how]
-			group.WaitFor(victim, "computes")
-			group.Kill(victim)
-			require.Contains(t, group.ReadLine(0), fmt.Sprint("worker", victim))
+			group.Send(0, test.how)
+			group.WaitFor(test.victim, "computes")
+			group.Kill(test.victim)
+			require.Contains(t, group.ReadLine(0), fmt.Sprint("worker", test.victim))
+			switch test.then {
+			case "remove":
+				group.Send(0, "remove")
+				group.WaitFor(0, "removed")
+			case "replace":
+				group.Restart(test.victim)
+				group.WaitFor(test.victim, "joined")
+			}
 			for rank := range 4 {
-				if rank != victim {
+				if rank != test.victim {
 					group.Send(rank, "check")
 					group.WaitFor(rank, "empty")
 				}
@@ -53,10 +72,14 @@ func TestKilled(t *testing.T) {
 }
 
 // runKillable is a process of the test. It executes the commands of the test.
-func runKillable(m *procgroup.Member) error {
-	k := &killable{m: m, graph: dist.New(dist.Options{LostAfter: time.Second})}
+func runKillable(m *procgroup.Member, dynamic bool) error {
+	world, lost := 4, time.Second
+	if dynamic {
+		world, lost = 0, time.Hour
+	}
+	k := &killable{m: m, graph: dist.New(dist.Options{LostAfter: lost})}
 	c := agent.Config{
-		Name: m.Name(), Rank: m.Rank, WorldSize: 4, Rendezvous: m.Store, Logger: slog.New(slog.DiscardHandler),
+		Name: m.Name(), Rank: m.Rank, WorldSize: world, Rendezvous: m.Store, Replace: m.Restarts > 0, Logger: slog.New(slog.DiscardHandler),
 		Extensions: []agent.Extension{rref.New(rref.Options{Methods: methods()}), k.graph}, Funcs: append(functions(), k.functions()...),
 	}
 	a, err := agent.Join(m.Context(), c)
@@ -72,6 +95,11 @@ func runKillable(m *procgroup.Member) error {
 			return nil // the test has ended
 		}
 		switch line {
+		case "remove":
+			if err := a.Remove(m.Context(), "worker1"); err != nil {
+				return err
+			}
+			m.Send("removed")
 		case "check":
 			if err := k.awaitEmpty(m.Context()); err != nil {
 				return err
