@@ -65,7 +65,7 @@ func (c *Context) BackwardWith(ctx context.Context, o PassOptions, roots ...*aut
 // rootFeeds returns the gradients of the roots.
 func rootFeeds(ctx context.Context, roots []*autograd.Variable) ([]feed, error) {
 	if len(roots) == 0 {
-		return nil, fmt.Errorf("%w: No tensors provided for gradient computation.", ErrRoots)
+		return nil, fmt.Errorf("%w: No tensors provided for gradient computation", ErrRoots)
 	}
 	var fed []feed
 	for _, x := range roots {
@@ -77,7 +77,7 @@ func rootFeeds(ctx context.Context, roots []*autograd.Variable) ([]feed, error) 
 		case x.Tensor() == nil || x.Tensor().Len() != 1:
 			return nil, fmt.Errorf("%w: %v is not a scalar, all roots need to be scalar", ErrRoots, x)
 		case x.Node() == nil:
-			return nil, fmt.Errorf("%w: %v does not have a valid gradient function.", ErrRoots, x)
+			return nil, fmt.Errorf("%w: %v does not have a valid gradient function", ErrRoots, x)
 		}
 		one, err := autograd.Ones(ctx, x)
 		if err != nil {
@@ -122,12 +122,12 @@ func (p *pass) drive(ctx context.Context, fed []feed) error {
 	if err := p.awaitRest(ctx, fed, w); err != nil {
 		return err
 	}
-	for round := 0; ; round++ {
+	for round := 1; ; round++ {
 		n, err := w.sum()
 		if err != nil || n == 0 {
 			return err
 		}
-		changed, err := p.settleAll(ctx, w)
+		changed, err := p.settleAll(ctx, w, round)
 		if err == nil && (!changed || round > maxRounds) {
 			err = fmt.Errorf("%w: %d messages wait for gradients, and all for each other", ErrUnused, n)
 		}

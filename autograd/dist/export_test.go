@@ -13,6 +13,7 @@ type (
 	PassReport     = passReport
 	PassChange     = passChange
 	FindRequest    = findRequest
+	SettleRequest  = settleRequest
 	CleanupRequest = cleanupRequest
 	CleanedContext = cleanedContext
 )

@@ -300,3 +300,40 @@ func TestUnreachableCreator(t *testing.T) {
 		})
 	}
 }
+
+// TestRepeatedQuestions repeats the messages by which a pass looks for unused calls, and drops the first reply to
+// each: the second one is as good, or an error.
+func TestRepeatedQuestions(t *testing.T) {
+	for name, fails := range map[string]bool{dist.FindMessage.Type(): false, dist.SettleMessage.Type(): true} {
+		t.Run(name, func(t *testing.T) {
+			simulated(t, 3, func(t *testing.T, g *group, h *faultHook) {
+				g.inContext(func(ctx context.Context, c *dist.Context) {
+					x, y := parameter(2, 2), parameter(5, 2)
+					_, err := relay.Call(ctx, g.agents[0], "worker1", viaArgs{[]string{"worker2", "worker1"}, pair{x, y}}) // unused
+					require.NoError(t, err)
+					z, err := mul.Call(ctx, g.agents[0], "worker1", pair{x, y})
+					require.NoError(t, err)
+					var replies atomic.Int64
+					h.set(func(_ string, m *agent.Message) (fault agent.Fault) {
+						switch {
+						case m.Type == name && m.Kind == agent.KindRequest:
+							fault.Extra = 1
+						case m.Type == name && m.Kind == agent.KindReply:
+							fault.Drop = replies.Add(1)%2 == 1
+						}
+						return fault
+					})
+					err = c.BackwardWith(ctx, dist.PassOptions{UnusedZero: true}, sum(t, ctx, z))
+					require.Positive(t, replies.Load())
+					if fails {
+						require.True(t, errors.Is(err, dist.ErrRepeated) || errors.Is(err, agent.ErrTimeout), "%v", err)
+					} else {
+						require.NoError(t, err)
+						requireGradient(t, 5, c, x)
+						requireGradient(t, 2, c, y)
+					}
+				})
+			})
+		})
+	}
+}

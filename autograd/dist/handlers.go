@@ -11,7 +11,7 @@ func (g *Autograd) handlers() map[string]agent.Handler {
 	return map[string]agent.Handler{
 		gradientsMessage.Type(): handler[gradients](g.serveGradients),
 		cleanupMessage.Type():   handler[cleanupRequest](g.serveCleanup),
-		settleMessage.Type():    handler[passID](g.serveSettle),
+		settleMessage.Type():    handler[settleRequest](g.serveSettle),
 		findMessage.Type():      handler[findRequest](g.serveFind),
 		aliveMessage.Type():     handler[aliveRequest](g.serveAlive),
 	}

@@ -97,9 +97,9 @@ func TestHostileRequests(t *testing.T) {
 			missing.Context++
 			_, err = dist.FindMessage.Call(t.Context(), liar, "worker0", "", dist.FindRequest{Pass: missing, Messages: []uint64{1}})
 			require.ErrorIs(t, err, dist.ErrNoContext)
-			_, err = dist.SettleMessage.Call(t.Context(), liar, "worker0", "", missing)
+			_, err = dist.SettleMessage.Call(t.Context(), liar, "worker0", "", dist.SettleRequest{Pass: missing, Round: 1})
 			require.ErrorIs(t, err, dist.ErrNoContext)
-			_, err = dist.SettleMessage.Call(t.Context(), liar, "worker0", "", dist.PassIDOf(c, own, math.MaxUint64))
+			_, err = dist.SettleMessage.Call(t.Context(), liar, "worker0", "", dist.SettleRequest{Pass: dist.PassIDOf(c, own, math.MaxUint64), Round: 1})
 			require.ErrorIs(t, err, dist.ErrFailed, "a pass of this worker that it has not begun")
 			_, err = dist.FindMessage.Call(t.Context(), liar, "worker0", "", dist.FindRequest{Pass: dist.PassIDOf(c, own, 9), Messages: make([]uint64, 1000)})
 			require.ErrorIs(t, err, dist.ErrFailed)

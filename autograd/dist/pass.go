@@ -34,6 +34,7 @@ type pass struct {
 	waiting []*agent.Future[passReport]
 	parent  func(passReport, error) // answers the message that has ended the last rest; nil at rest
 	told    int                     // the number of waiting send nodes in the last report
+	round   int                     // of the last request to settle
 	reports waits                   // what other workers have reported, to be passed on
 	err     error                   // why the pass has failed
 }
@@ -143,13 +144,6 @@ func (p *pass) end(err error) (parent func(passReport, error)) {
 	n.ended = max(n.ended, p.number)
 	c.passes[p.origin] = n
 	return parent
-}
-
-// failure returns why the pass has failed, or nil.
-func (p *pass) failure() error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.err
 }
 
 // engage feeds gradients that a message has brought, or the roots, and computes with the values of ctx.

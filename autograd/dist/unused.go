@@ -24,6 +24,13 @@ const (
 )
 
 type (
+	// settleRequest has a worker settle its send nodes. Round is larger in each request of a pass.
+	settleRequest struct {
+		_     struct{} `tensorpipe:"dist.settleRequest"`
+		Pass  passID
+		Round int
+	}
+
 	// settleReply is the report of a worker whose send nodes were settled, and the messages that are
 	// unused.
 	settleReply struct {
@@ -48,13 +55,14 @@ type (
 )
 
 var (
-	settleMessage = agent.NewMessageType[passID, settleReply]("dist.settle")
+	settleMessage = agent.NewMessageType[settleRequest, settleReply]("dist.settle")
 	findMessage   = agent.NewMessageType[findRequest, findReply]("dist.find")
 )
 
 // settleAll has all workers with waiting send nodes find out whether gradients can still come for them,
-// and waits until the pass is quiet again. It reports whether it has changed w.
-func (p *pass) settleAll(ctx context.Context, w waits) (changed bool, err error) {
+// and waits until the pass is quiet again. It reports whether it has changed w. round is larger in each call.
+func (p *pass) settleAll(ctx context.Context, w waits, round int) (changed bool, err error) {
+	before := w.clone()
 	var unused []string
 	for _, incarnation := range slices.Collect(maps.Keys(w)) {
 		worker := w[incarnation]
@@ -65,7 +73,7 @@ func (p *pass) settleAll(ctx context.Context, w waits) (changed bool, err error)
 		if incarnation == p.origin {
 			reply, err = p.settle(ctx)
 		} else {
-			reply, err = p.callSettle(ctx, worker.name)
+			reply, err = p.callSettle(ctx, worker.name, round)
 		}
 		if err == nil {
 			err = w.add(reply.Report)
@@ -73,19 +81,18 @@ func (p *pass) settleAll(ctx context.Context, w waits) (changed bool, err error)
 		if err != nil {
 			return false, nodeError(p.context.autograd.self, err)
 		}
-		changed = changed || len(reply.Report.Changes) > 0
 		unused = append(unused, reply.Unused...)
 	}
 	if len(unused) > 0 {
 		slices.Sort(unused)
 		return false, fmt.Errorf("%w: %s", ErrUnused, strings.Join(unused, ", "))
 	}
-	return changed, nil
+	return !w.equal(before), nil
 }
 
 // callSettle has another worker settle its send nodes. It ends with the pass.
-func (p *pass) callSettle(ctx context.Context, worker string) (settleReply, error) {
-	f := settleMessage.Go(p.ctx, p.context.autograd.agent, agent.To(worker), "", p.id())
+func (p *pass) callSettle(ctx context.Context, worker string, round int) (settleReply, error) {
+	f := settleMessage.Go(p.ctx, p.context.autograd.agent, agent.To(worker), "", settleRequest{Pass: p.id(), Round: round})
 	return f.Wait(context.WithoutCancel(ctx))
 }
 
@@ -190,8 +197,10 @@ func (g *Autograd) findNodes(r findRequest, from agent.Incarnation) (reply findR
 	if p != nil {
 		p.mu.Lock()
 		if p.parent == nil {
-			reply.Report = p.takeReport()
+			p.told = len(p.sends)
 		}
+		// A number, and not a change, since the request may come twice, and one of the replies is lost.
+		reply.Report.Changes = []passChange{{Worker: g.self.Name, Incarnation: g.agent.Incarnation(), Waiting: p.told, Absolute: true}}
 		p.mu.Unlock()
 	}
 	return reply, nil
@@ -234,9 +243,12 @@ func (g *Autograd) serveFind(_ context.Context, q *agent.Request, r *findRequest
 }
 
 // serveSettle settles the send nodes of this worker that wait in a pass.
-func (g *Autograd) serveSettle(ctx context.Context, q *agent.Request, id *passID) {
+func (g *Autograd) serveSettle(ctx context.Context, q *agent.Request, r *settleRequest) {
 	var reply settleReply
-	p, err := g.running(*id)
+	p, err := g.running(r.Pass)
+	if err == nil {
+		err = p.beginRound(r.Round)
+	}
 	if err == nil {
 		reply, err = p.settle(ctx)
 	}
@@ -245,4 +257,16 @@ func (g *Autograd) serveSettle(ctx context.Context, q *agent.Request, id *passID
 		return
 	}
 	_ = q.Reply(&reply)
+}
+
+// beginRound records that a request to settle has come. The error matches ErrRepeated if it came before: the
+// reply to the first one has what has changed.
+func (p *pass) beginRound(round int) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if round <= p.round {
+		return fmt.Errorf("%w: round %d of a pass", ErrRepeated, round)
+	}
+	p.round = round
+	return nil
 }

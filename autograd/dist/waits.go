@@ -2,11 +2,12 @@ package dist
 
 import (
 	"fmt"
+	"maps"
 
 	"github.com/tensorpipe-go/tensorpipe/agent"
 )
 
-// passReport is by how much the number of send nodes that wait has changed on each worker.
+// passReport is the number of send nodes that wait, or by how much it has changed, on some workers.
 type passReport struct {
 	_       struct{} `tensorpipe:"dist.report"`
 	Changes []passChange
@@ -17,19 +18,21 @@ type passChange struct {
 	Worker      string
 	Incarnation agent.Incarnation
 	Waiting     int
+	Absolute    bool // Waiting is the number, and not the change since the last report
 }
 
 // waits is the number of send nodes that wait for gradients, or by how much it has changed, by worker.
 type waits map[agent.Incarnation]*waitingWorker
 
 type waitingWorker struct {
-	name string
-	n    int
+	name     string
+	n        int
+	absolute bool // n is the number, see passChange
 }
 
 // Bounds of reports, which other workers send.
 const (
-	maxWaiting = 1 << 40 // the change in one report
+	maxWaiting = 1 << 30 // the change in one report
 	maxWorkers = 1 << 16 // workers with send nodes that wait
 )
 
@@ -45,17 +48,23 @@ func (w waits) add(report passReport) error {
 }
 
 func (w waits) change(c passChange) {
-	if w[c.Incarnation] == nil {
-		w[c.Incarnation] = &waitingWorker{name: c.Worker}
+	worker := w[c.Incarnation]
+	if worker == nil {
+		worker = &waitingWorker{name: c.Worker}
+		w[c.Incarnation] = worker
 	}
-	w[c.Incarnation].n += c.Waiting
+	if c.Absolute {
+		worker.n, worker.absolute = c.Waiting, true
+	} else {
+		worker.n += c.Waiting
+	}
 }
 
 // report returns the changes as a report.
 func (w waits) report() (report passReport) {
 	for incarnation, worker := range w {
-		if worker.n != 0 {
-			report.Changes = append(report.Changes, passChange{Worker: worker.name, Incarnation: incarnation, Waiting: worker.n})
+		if worker.n != 0 || worker.absolute {
+			report.Changes = append(report.Changes, passChange{Worker: worker.name, Incarnation: incarnation, Waiting: worker.n, Absolute: worker.absolute})
 		}
 	}
 	return report
@@ -71,4 +80,18 @@ func (w waits) sum() (n int, err error) {
 		n += worker.n
 	}
 	return n, nil
+}
+
+// clone returns a copy of w.
+func (w waits) clone() waits {
+	c := waits{}
+	for incarnation, worker := range w {
+		c[incarnation] = &waitingWorker{worker.name, worker.n, worker.absolute}
+	}
+	return c
+}
+
+// equal reports whether v has the same workers and numbers.
+func (w waits) equal(v waits) bool {
+	return maps.EqualFunc(w, v, func(a, b *waitingWorker) bool { return a.n == b.n })
 }
