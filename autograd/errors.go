@@ -18,7 +18,7 @@ var (
 	ErrNotScalar = errors.New("grad can be implicitly created only for scalar outputs")
 
 	// ErrReleased is returned by a second pass through a graph whose first pass did not retain it.
-	ErrReleased = errors.New("Trying to backward through the graph a second time (or directly access saved tensors after they have already been freed)")
+	ErrReleased = errors.New("the graph is released: Trying to backward through the graph a second time (or directly access saved tensors after they have already been freed)")
 
 	// ErrModified is returned by a pass that needs a tensor which an operator has changed in place.
 	ErrModified = errors.New("one of the variables needed for gradient computation has been modified by an inplace operation")

@@ -14,10 +14,10 @@ var (
 	ErrNoAgent = errors.New("dist: need to initialize distributed autograd: list dist.New in Config.Extensions")
 
 	// ErrNoContext is returned where there is no Context: it was never there, or it was closed.
-	ErrNoContext = errors.New("Could not find autograd context")
+	ErrNoContext = errors.New("dist: Could not find autograd context")
 
 	// ErrNested is returned by WithContext if the context.Context has a Context already.
-	ErrNested = errors.New("Already have an autograd context id for this thread")
+	ErrNested = errors.New("dist: Already have an autograd context id for this thread")
 
 	// ErrRoots is returned by Backward for roots through which there is no pass.
 	ErrRoots = errors.New("dist: the roots are not valid")
@@ -31,7 +31,7 @@ var (
 	ErrUnused = errors.New("dist: no gradient comes to a message")
 
 	// ErrNoSend is returned for the gradients of a message that its sender does not know.
-	ErrNoSend = errors.New("Could not find send function for autograd message id")
+	ErrNoSend = errors.New("dist: Could not find send function for autograd message id")
 
 	// ErrRepeated is returned for a message with Variables that was received before. Calls of a function
 	// served WithOnce fail so if an earlier call, with the same key, has got the same reply.

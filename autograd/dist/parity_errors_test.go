@@ -16,7 +16,7 @@ import (
 
 const simulatedText = "Simulate error on backward pass"
 
-var errSimulated = errors.New(simulatedText)
+var errSimulated = fmt.Errorf("the backward function: %s", simulatedText)
 
 // backwardError is an operator that returns its argument. Its backward function fails, unless off.
 type backwardError struct{ off atomic.Bool }
