@@ -301,6 +301,37 @@ func TestUnreachableCreator(t *testing.T) {
 	}
 }
 
+// TestCallThatEndsInPass lets a call fail on another worker while a pass runs there, of which its arguments are
+// part: their node still takes the gradients, which are none.
+func TestCallThatEndsInPass(t *testing.T) {
+	late := agent.NewFunc[pair, variable]("test.late")
+	synctest.Test(t, func(t *testing.T) {
+		h := &faultHook{}
+		configure := func(rank int, c *agent.Config, o *dist.Options) {
+			h.configure(rank, c, o)
+			c.Funcs = append(c.Funcs, late.Serve(func(ctx context.Context, p pair) (variable, error) {
+				return mul.Call(context.WithoutCancel(ctx), agent.FromContext(ctx), "worker2", p, agent.WithTimeout(10*time.Second))
+			}))
+		}
+		run(t, 3, configure, func(t *testing.T, g *group) {
+			g.inContext(func(ctx context.Context, c *dist.Context) {
+				x, y := parameter(2, 2), parameter(5, 2)
+				h.set(faultOf(1, agent.KindReply, "test.mul", agent.Fault{Drop: true}))
+				_, err := late.Call(ctx, g.agents[0], "worker1", pair{x, y}, agent.WithTimeout(time.Second))
+				require.ErrorIs(t, err, agent.ErrTimeout)
+				z, err := mul.Call(ctx, g.agents[0], "worker1", pair{x, y})
+				require.NoError(t, err)
+				h.set(faultOf(1, agent.KindReply, dist.FindMessage.Type(), agent.Fault{Delay: 20 * time.Second}))
+				begun := time.Now()
+				require.NoError(t, c.Backward(ctx, sum(t, ctx, z)))
+				require.Equal(t, 20*time.Second, time.Since(begun), "the call has ended in between")
+				requireGradient(t, 5, c, x)
+				requireGradient(t, 2, c, y)
+			})
+		})
+	})
+}
+
 // TestRepeatedQuestions repeats the messages by which a pass looks for unused calls, and drops the first reply to
 // each: the second one is as good, or an error.
 func TestRepeatedQuestions(t *testing.T) {

@@ -140,9 +140,7 @@ func (g *Autograd) feedOf(m *gradients, from agent.Incarnation) (*pass, feed, er
 	if c == nil {
 		return nil, feed{}, m.Pass.Context.missing()
 	}
-	c.mu.Lock()
-	s := c.sends[m.Message]
-	c.mu.Unlock()
+	s := c.sendFor(m)
 	if s == nil || s.to.incarnation != from {
 		if len(m.Grads) == 0 {
 			return nil, feed{}, nil
@@ -165,6 +163,18 @@ func (g *Autograd) context(id passID) *Context {
 		return c
 	}
 	return nil
+}
+
+// sendFor returns the send node of a message, nil if there is none. A node that was dropped after the pass had
+// begun here takes part in the pass.
+func (c *Context) sendFor(m *gradients) *sendNode {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s := c.sends[m.Message]
+	if p := c.pass; s == nil && p != nil && p.origin == m.Pass.Origin && p.number == m.Pass.Number {
+		s = p.waitingSend(m.Message)
+	}
+	return s
 }
 
 // joinPass returns the pass that id names, which it begins on this worker if there is none. The error
