@@ -54,7 +54,9 @@ func (c *Context) BackwardWith(ctx context.Context, o PassOptions, roots ...*aut
 		c.passes[p.origin] = n
 		c.mu.Unlock()
 		c.autograd.abort(c, p.id(), p.origin)
-		return err
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		return p.err // which may be the reason for err
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -174,7 +174,10 @@ func (g *Autograd) failPass(id passID, from agent.Incarnation) {
 		c.mu.Unlock()
 		return
 	}
-	c.passes[id.Origin] = passNumbers{max(n.ended, id.Number), id.Number}
+	if n.aborted = id.Number; n.ended < id.Number {
+		n.ended, n.why = id.Number, nil
+	}
+	c.passes[id.Origin] = n
 	p := c.pass
 	c.mu.Unlock()
 	if p != nil && p.origin == id.Origin && p.number <= id.Number {

@@ -51,9 +51,13 @@ type receiveKey struct {
 	message uint64
 }
 
-// passNumbers are the numbers of the last pass that has ended on this worker, and of the last one that
-// its origin has ended because it has failed.
-type passNumbers struct{ ended, aborted uint64 }
+// passNumbers are the numbers of the last pass that has ended on this worker, with the reason, or nil, and of
+// the last one that its origin has ended because it has failed.
+type passNumbers struct {
+	ended   uint64
+	why     error
+	aborted uint64
+}
 
 // maxOrigins bounds the workers that begin passes in one Context.
 const maxOrigins = 1024

@@ -68,9 +68,13 @@ func (e *NodeError) Error() string {
 }
 func (e *NodeError) Unwrap() error { return e.Err }
 
+// nodeError returns err as the error of the worker w, once.
 func nodeError(w agent.WorkerInfo, err error) error {
 	if err == nil {
 		return nil
+	}
+	if e, ok := err.(*NodeError); ok && e.Worker == w.Name {
+		return err
 	}
 	return &NodeError{w.Rank, w.Name, err}
 }

@@ -177,9 +177,9 @@ func (c *Context) sendFor(m *gradients) *sendNode {
 	return s
 }
 
-// joinPass returns the pass that id names, which it begins on this worker if there is none. The error
-// matches ErrNoContext, ErrFailed if the pass has ended, ErrRunning if another one runs, or
-// agent.ErrOverloaded if too many workers have begun passes.
+// joinPass returns the pass that id names, which it begins on this worker if there is none. The error is that
+// of the pass if it was the last one and has failed, or matches ErrNoContext, ErrFailed if the pass has ended,
+// ErrRunning if another one runs, or agent.ErrOverloaded if too many workers have begun passes.
 func (c *Context) joinPass(id passID) (*pass, error) {
 	c.mu.Lock()
 	p := c.pass
@@ -202,6 +202,8 @@ func (c *Context) joinPass(id passID) (*pass, error) {
 	}
 	n, ok := c.passes[id.Origin]
 	switch {
+	case id.Number == n.ended && n.why != nil:
+		return nil, n.why
 	case id.Number <= n.ended, id.Origin == c.autograd.agent.Incarnation(), c.pass != nil:
 		return nil, fmt.Errorf("%w: it has ended", ErrFailed)
 	case !ok && len(c.passes) >= maxOrigins:

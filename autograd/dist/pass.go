@@ -141,7 +141,9 @@ func (p *pass) end(err error) (parent func(passReport, error)) {
 		}
 	}
 	n := c.passes[p.origin]
-	n.ended = max(n.ended, p.number)
+	if p.number >= n.ended {
+		n.ended, n.why = p.number, err
+	}
 	c.passes[p.origin] = n
 	return parent
 }

@@ -1,0 +1,116 @@
+package dist
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/tensorpipe-go/tensorpipe/agent"
+	"github.com/tensorpipe-go/tensorpipe/autograd"
+)
+
+// received finds the Context of a message that was received, which it adds for a request if this worker
+// does not have it yet.
+func (g *Autograd) received(ctx context.Context, m *agent.Message) (context.Context, error) {
+	data, ok := m.Header(headerName)
+	if m.Kind != agent.KindRequest {
+		return ctx, g.receivedReply(ctx, m, data, ok)
+	}
+	if !ok {
+		return ctx, nil
+	}
+	h, err := parseHeader(data)
+	if err != nil {
+		return ctx, err
+	}
+	c, err := g.contextFor(h.context, h.creator, h.creatorName, peerOf(m))
+	if err != nil {
+		return ctx, err
+	}
+	in := &incoming{context: c, message: h.message}
+	m.SetState(incomingKey{}, in)
+	if !h.records {
+		ctx = autograd.NoGrad(ctx)
+	}
+	return &handlerContext{ctx, in}, nil
+}
+
+// receivedReply finds the Context of a reply, or a failure, which must be that of the call.
+func (g *Autograd) receivedReply(ctx context.Context, m *agent.Message, data []byte, ok bool) error {
+	c := FromContext(ctx)
+	if c != nil && c.autograd != g {
+		c = nil
+	}
+	if !ok {
+		if c != nil && m.Kind == agent.KindReply { // which must not have Variables that require gradients
+			m.SetState(incomingKey{}, &incoming{context: c})
+		}
+		return nil
+	}
+	h, err := parseHeader(data)
+	if err != nil {
+		return err
+	}
+	if c == nil || c.id != h.context || c.creator != h.creator {
+		return fmt.Errorf("%w: a reply in the autograd context %d, which is not that of the call", agent.ErrProtocol, uint64(h.context))
+	}
+	m.SetState(incomingKey{}, &incoming{context: c, message: h.message, answers: h.answers})
+	return nil
+}
+
+// handlerContext is the context of the handler of a request within a Context.
+type handlerContext struct {
+	context.Context
+	in *incoming
+}
+
+// Value implements context.Context.
+func (c *handlerContext) Value(key any) any {
+	switch key.(type) {
+	case contextKey:
+		return c.in.context
+	case incomingKey:
+		return c.in
+	}
+	return c.Context.Value(key)
+}
+
+// decoded records the Variables of a message that was received within a Context.
+func (g *Autograd) decoded(_ context.Context, m *agent.Message) error {
+	in, ok := m.State(incomingKey{}).(*incoming)
+	if !ok || len(in.variables) == 0 {
+		return nil
+	}
+	if in.message == 0 {
+		return fmt.Errorf("%w: Variables in a message without a number", agent.ErrProtocol)
+	}
+	c, from, message, r := in.context, peerOf(m), in.message, &receiveNode{}
+	if m.Kind == agent.KindRequest && from.incarnation != g.agent.Incarnation() {
+		for _, x := range in.variables {
+			r.bytes += sizeOf(x.Value())
+		}
+	}
+	r.node = autograd.NewSource(receiveName, in.variables, func(ctx context.Context, grads []autograd.Value) error {
+		return passOf(ctx).send(ctx, r.node, from, message, grads)
+	})
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err := c.check(); err != nil {
+		return err
+	}
+	if c.receives[receiveKey{from.incarnation, message}] != nil {
+		return fmt.Errorf("%w: message %d of %s", ErrRepeated, message, from.Name)
+	}
+	if err := c.renameSend(m.Call(), in.answers); err != nil {
+		return err
+	}
+	if r.bytes > 0 {
+		g.mu.Lock()
+		err := g.charge(from, 0, r.bytes)
+		g.mu.Unlock()
+		if err != nil {
+			return err
+		}
+	}
+	c.receives[receiveKey{from.incarnation, message}] = r
+	return nil
+}
