@@ -12,7 +12,7 @@
 // The first argument of an operator is a context, in which settings travel: [NoGrad] records no graph,
 // and [WithEngine] chooses where results are allocated and which kernels compute. The computations are
 // those of package tensor/ops; names, promotion of dtypes and error texts are PyTorch's. Gradients have
-// the dtype F32 or F64. Arguments are dense unless the comment of an operator allows sparse ones: [Add],
+// the dtype of their Variable; most operators compute them in F32 and F64 only. Arguments are dense unless the comment of an operator allows sparse ones: [Add],
 // [Sub], [Mul], [MulNumber], [DivNumber], [Neg], [Sum], [Clone], [Stack] and [ToDense] do.
 //
 // The error of an operator is an [*OpError] with its name. It matches [ErrNoTensor] for an argument that

@@ -10,10 +10,10 @@ import (
 
 // AddInPlace adds alpha*y, which is broadcast, to x, which is dense; y may be sparse, of the same shape.
 // The graph knows of it: x then depends on x as it was before, and a pass that needs the elements from
-// before fails with ErrModified. No goroutine may use x meanwhile.
+// before fails with ErrModified. No other goroutine may use x during the change.
 //
 // The error matches ErrInPlace if ctx records a graph, x or y requires a gradient, and x is a leaf that
-// does, is a view, or has views in a graph. Otherwise it is one of Add, or wraps one of
+// does, is a view, or has views. Otherwise it is one of Add, or wraps one of
 // ops.Engine.AddInPlace, for example for memory that is read-only. After an error x is unchanged.
 func AddInPlace(ctx context.Context, x, y *Variable, alpha float64) error {
 	return sumInPlace(ctx, "add_", "AddBackward0", x, y, alpha, alpha, (*ops.Engine).AddInPlace)
@@ -118,7 +118,7 @@ func inPlace(ctx context.Context, op, name string, x, y *Variable,
 	case x.isView:
 		return opError(op, fmt.Errorf("a view of a Variable %w", ErrInPlace))
 	case x.version.viewed.Load():
-		return opError(op, fmt.Errorf("a Variable whose views are part of a graph %w", ErrInPlace))
+		return opError(op, fmt.Errorf("a Variable that has views %w", ErrInPlace))
 	}
 	var backward backwardFunc
 	if n != nil {

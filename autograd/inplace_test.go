@@ -84,7 +84,7 @@ func TestInPlaceIsRefused(t *testing.T) {
 			y := do(autograd.Neg(ctx, x))
 			view := do(autograd.Select(ctx, y, 0, 0))
 			for text, of := range map[string]*variable{"a leaf Variable that requires grad": x, "a view of a Variable": view,
-				"a Variable whose views are part of a graph": y} {
+				"a Variable that has views": y} {
 				err := change(ctx, of, one)
 				require.ErrorIs(t, err, autograd.ErrInPlace)
 				require.ErrorContains(t, err, "autograd: "+name+": "+text+" is being used in an in-place operation")
@@ -93,6 +93,20 @@ func TestInPlaceIsRefused(t *testing.T) {
 			require.Equal(t, []float64{-2, -3}, floats(t, y.Tensor()))
 			require.NoError(t, change(autograd.NoGrad(ctx), x, one))
 			require.True(t, x.IsLeaf())
+		})
+	}
+}
+
+// TestInPlaceOfViewed checks that a tensor which has a view outside of graphs cannot become part of one by a
+// change in place: the view would change, and have no gradient.
+func TestInPlaceOfViewed(t *testing.T) {
+	ctx, do := t.Context(), must(t)
+	for name, change := range changes {
+		t.Run(name, func(t *testing.T) {
+			x := constant([]float64{2, 3}, 2)
+			view := do(autograd.View(ctx, x, 2, 1))
+			require.ErrorIs(t, change(ctx, x, leaf(t, []float64{1})), autograd.ErrInPlace)
+			require.Equal(t, []float64{2, 3}, floats(t, view.Tensor()))
 		})
 	}
 }

@@ -94,10 +94,8 @@ func result(t *tensor.Tensor, n *Node) *Variable {
 // view returns the result t of an operator whose node is n, or which has none. t views memory of x.
 func view(t *tensor.Tensor, n *Node, x *Variable) *Variable {
 	v := &Variable{value: Dense(t), version: x.version, isView: true}
-	if n != nil {
-		x.version.viewed.Store(true)
-		n.addResult(v)
-	}
+	x.version.viewed.Store(true)
+	n.addResult(v)
 	return v
 }
 

@@ -32,7 +32,7 @@ type Variable struct {
 // version counts the changes in place of some memory.
 type version struct {
 	n      atomic.Uint32
-	viewed atomic.Bool // a graph has views of it
+	viewed atomic.Bool // there are views of it
 }
 
 // leaf is the gradient of a leaf.

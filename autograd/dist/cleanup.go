@@ -18,7 +18,7 @@ type cleanedContext struct {
 }
 
 // cleanup is what a worker is to be told about ended Contexts and failed passes. At most one message is
-// under way to each worker; the rest gathers meanwhile.
+// under way to each worker; the rest gathers until its answer.
 type cleanup struct {
 	to       peer
 	contexts []cleanedContext

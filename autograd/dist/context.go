@@ -35,8 +35,10 @@ type Context struct {
 	last     *pass                                 // the last one, if it has ended without an error and was begun by another worker
 	passes   map[agent.Incarnation]passNumbers     // by the worker that has begun them
 
-	charged agent.Incarnation // the worker whose request has brought the Context here
-	since   time.Time         // when that was
+	end     chan struct{}               // closed when the Context is
+	charges map[agent.Incarnation]int64 // bytes of Variables in requests, by the worker that has sent them
+	charged agent.Incarnation           // the worker whose request has brought the Context here
+	since   time.Time                   // when that was
 }
 
 // contextPeer is another worker that takes part in a Context.
@@ -102,6 +104,7 @@ func (g *Autograd) newContext(id ID, creator agent.Incarnation, name string) *Co
 		sends: map[uint64]*sendNode{}, receives: map[receiveKey]*receiveNode{},
 		peers: map[agent.Incarnation]contextPeer{}, calls: map[agent.CallKey]openCall{},
 		grads: map[*autograd.Variable]autograd.Value{}, passes: map[agent.Incarnation]passNumbers{},
+		end: make(chan struct{}), charges: map[agent.Incarnation]int64{},
 	}
 	g.contexts[uint64(id)] = c
 	return c
@@ -140,8 +143,11 @@ func (c *Context) In(ctx context.Context) context.Context {
 
 // Gradient returns the gradient of x, a leaf of this worker, that the passes so far have accumulated.
 // The caller must not change it. The error matches autograd.ErrNoGradient if there is none, or
-// ErrNoContext if c is closed.
+// ErrNoContext if c is closed or nil.
 func (c *Context) Gradient(x *autograd.Variable) (autograd.Value, error) {
+	if c == nil {
+		return autograd.Value{}, ErrNoContext
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if err := c.check(); err != nil {

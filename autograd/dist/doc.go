@@ -24,7 +24,7 @@
 // node sends the gradients that come to it back to the send node, where the pass goes on. This is the
 // FAST mode of PyTorch: each send node waits for gradients, so the results of all calls that take
 // Variables must be used. A pass fails with an error that names a call whose result it does not need,
-// unless [UnusedZero] is given.
+// unless [PassOptions].UnusedZero is set.
 //
 // docs/autograd.md explains the messages.
 package dist

@@ -155,6 +155,43 @@ func TestOnce(t *testing.T) {
 	})
 }
 
+var (
+	keepOnce = agent.NewFunc[pair, int]("test.keepOnce")
+	kept     = agent.NewFunc[int, variable]("test.kept")
+)
+
+// TestOnceWithoutVariables checks the gradients of a function that is served WithOnce, whose reply is sent
+// again and has no Variables: it keeps the product for another call.
+func TestOnceWithoutVariables(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := &faultHook{}
+		configure := func(rank int, c *agent.Config, o *dist.Options) {
+			h.configure(rank, c, o)
+			var product variable
+			c.Funcs = append(c.Funcs,
+				keepOnce.Serve(func(ctx context.Context, p pair) (n int, err error) {
+					product, err = autograd.Mul(ctx, p.X, p.Y)
+					return 0, err
+				}, agent.WithOnce()),
+				kept.Serve(func(context.Context, int) (variable, error) { return product, nil }))
+		}
+		run(t, 2, configure, func(t *testing.T, g *group) {
+			x, y := parameter(2, 2), parameter(5, 2)
+			g.inContext(func(ctx context.Context, c *dist.Context) {
+				h.set(faultOf(1, agent.KindReply, "test.keepOnce", agent.Fault{Drop: true}))
+				_, err := keepOnce.Call(ctx, g.agents[0], "worker1", pair{x, y}, agent.WithTimeout(time.Second), retry)
+				require.NoError(t, err)
+				z, err := kept.Call(ctx, g.agents[0], "worker1", 0)
+				require.NoError(t, err)
+				require.NoError(t, c.Backward(ctx, sum(t, ctx, z)))
+				requireGradient(t, 5, c, x)
+				requireGradient(t, 2, c, y)
+			})
+			h.set(nil)
+		})
+	})
+}
+
 // TestLostGradients checks that a pass fails with an error if a message is lost, that it has ended on all
 // workers then, that its late messages are dropped, and that another pass has the right gradients.
 func TestLostGradients(t *testing.T) {

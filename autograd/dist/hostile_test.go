@@ -179,7 +179,7 @@ func isExpected(err error) bool {
 
 // TestLimits checks the bounds of Contexts and bytes of each peer.
 func TestLimits(t *testing.T) {
-	run(t, 3, func(_ int, _ *agent.Config, o *dist.Options) { o.MaxContexts, o.MaxBytes = 2, 1000 }, func(t *testing.T, g *group) {
+	run(t, 3, func(_ int, _ *agent.Config, o *dist.Options) { o.MaxContexts, o.MaxBytes = 2, 4000 }, func(t *testing.T, g *group) {
 		call := func(from int, v variable) (*dist.Context, error) {
 			ctx, c, err := dist.WithContext(t.Context(), g.agents[from])
 			require.NoError(t, err)
@@ -188,7 +188,7 @@ func TestLimits(t *testing.T) {
 		}
 		var all []*dist.Context
 		for range 2 {
-			c, err := call(0, parameter(1, 100)) // 400 bytes
+			c, err := call(0, parameter(1, 100)) // 400 bytes, and 1024
 			require.NoError(t, err)
 			all = append(all, c)
 		}
@@ -198,8 +198,10 @@ func TestLimits(t *testing.T) {
 		c, err = call(2, parameter(1, 1))
 		require.NoError(t, err, "another worker")
 		require.NoError(t, c.Close())
-		_, err = total.Call(all[0].In(t.Context()), g.agents[0], "worker1", parameter(1, 100))
-		require.ErrorIs(t, err, agent.ErrOverloaded, "1200 bytes")
+		for _, x := range []variable{parameter(1, 100), constant(1, 100)} { // the graph may keep both
+			_, err = total.Call(all[0].In(t.Context()), g.agents[0], "worker1", x)
+			require.ErrorIs(t, err, agent.ErrOverloaded, "4272 bytes")
+		}
 		require.Len(t, all[0].Sends(), 1, "the node of a call that has failed is dropped")
 		for _, c := range all {
 			require.NoError(t, c.Close())

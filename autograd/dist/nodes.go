@@ -24,8 +24,7 @@ type sendNode struct {
 
 // receiveNode is the node of a message with Variables that was received.
 type receiveNode struct {
-	node  *autograd.Node
-	bytes int64 // of the Variables, if the message is a request
+	node *autograd.Node
 }
 
 // peer is one incarnation of another worker, or of this one.
@@ -56,7 +55,8 @@ type incoming struct {
 	context   *Context
 	answers   uint64
 	message   uint64
-	variables []*autograd.Variable
+	variables []*autograd.Variable // that require gradients
+	bytes     int64                // of all Variables, see sizeOf
 }
 
 // encodeVariable encodes the tensor of a Variable, and whether it requires a gradient.
@@ -106,19 +106,26 @@ func decodeVariable(d *codec.Decoder, p **autograd.Variable) error {
 	}
 	x := autograd.New(v)
 	*p = x
+	in, ok := d.State(incomingKey{}).(*incoming)
+	if ok {
+		in.bytes += sizeOf(v)
+	}
 	if !requires {
 		return nil
 	}
-	if in, ok := d.State(incomingKey{}).(*incoming); ok {
+	if ok {
 		in.variables = append(in.variables, x)
 	}
 	return x.RequireGrad()
 }
 
-// sizeOf returns the number of bytes of the elements of v.
+// variableBytes is what a Variable takes beside its elements, with its part of a node.
+const variableBytes = 1 << 10
+
+// sizeOf returns the number of bytes that a received Variable with the data v may keep in a Context.
 func sizeOf(v autograd.Value) int64 {
 	if s := v.Sparse(); s != nil {
-		return int64(s.Values().ByteSize() + s.Indices().ByteSize())
+		return variableBytes + int64(s.Values().ByteSize()+s.Indices().ByteSize())
 	}
-	return int64(v.Tensor().ByteSize())
+	return variableBytes + int64(v.Tensor().ByteSize())
 }

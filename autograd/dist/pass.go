@@ -15,7 +15,7 @@ import (
 //
 // The pass as a whole is quiet when no worker computes and no message with gradients is under way. Its
 // origin learns that by the algorithm of Dijkstra and Scholten: the first message that comes to a worker
-// at rest is answered only when the worker is at rest again, and all messages that it has sent meanwhile
+// at rest is answered only when the worker is at rest again, and all messages that it has sent since
 // are answered; others are answered at once. Answers also tell how many send nodes still wait.
 type pass struct {
 	context *Context

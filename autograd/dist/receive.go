@@ -77,40 +77,39 @@ func (c *handlerContext) Value(key any) any {
 // decoded records the Variables of a message that was received within a Context.
 func (g *Autograd) decoded(_ context.Context, m *agent.Message) error {
 	in, ok := m.State(incomingKey{}).(*incoming)
-	if !ok || len(in.variables) == 0 {
+	if !ok || in.bytes == 0 && in.answers == 0 {
 		return nil
 	}
-	if in.message == 0 {
+	if in.message == 0 && len(in.variables) > 0 {
 		return fmt.Errorf("%w: Variables in a message without a number", agent.ErrProtocol)
 	}
-	c, from, message, r := in.context, peerOf(m), in.message, &receiveNode{}
-	if m.Kind == agent.KindRequest && from.incarnation != g.agent.Incarnation() {
-		for _, x := range in.variables {
-			r.bytes += sizeOf(x.Value())
-		}
-	}
-	r.node = autograd.NewSource(receiveName, in.variables, func(ctx context.Context, grads []autograd.Value) error {
-		return passOf(ctx).send(ctx, r.node, from, message, grads)
-	})
+	c, from, message := in.context, peerOf(m), in.message
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if err := c.check(); err != nil {
 		return err
 	}
-	if c.receives[receiveKey{from.incarnation, message}] != nil {
+	if len(in.variables) > 0 && c.receives[receiveKey{from.incarnation, message}] != nil {
 		return fmt.Errorf("%w: message %d of %s", ErrRepeated, message, from.Name)
 	}
 	if err := c.renameSend(m.Call(), in.answers); err != nil {
 		return err
 	}
-	if r.bytes > 0 {
+	if m.Kind == agent.KindRequest && from.incarnation != g.agent.Incarnation() {
 		g.mu.Lock()
-		err := g.charge(from, 0, r.bytes)
+		err := g.charge(from, 0, in.bytes)
 		g.mu.Unlock()
 		if err != nil {
 			return err
 		}
+		c.charges[from.incarnation] += in.bytes
 	}
-	c.receives[receiveKey{from.incarnation, message}] = r
+	if len(in.variables) > 0 {
+		r := &receiveNode{}
+		r.node = autograd.NewSource(receiveName, in.variables, func(ctx context.Context, grads []autograd.Value) error {
+			return passOf(ctx).send(ctx, r.node, from, message, grads)
+		})
+		c.receives[receiveKey{from.incarnation, message}] = r
+	}
 	return nil
 }

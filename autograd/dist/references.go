@@ -20,6 +20,9 @@ var backwardMethod = rref.NewMethod[*autograd.Variable, PassOptions, agent.None]
 // The error matches ErrRoots if the value is no Variable, ErrNoContext if ctx has no Context and the
 // root is on another worker, or is one of BackwardWith, autograd.Backward, or of a call.
 func BackwardRef(ctx context.Context, f *rref.Ref[*autograd.Variable], o PassOptions) error {
+	if f == nil {
+		return errNoVariable
+	}
 	c := FromContext(ctx)
 	if f.IsOwner() {
 		root, err := f.Local()

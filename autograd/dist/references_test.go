@@ -42,6 +42,17 @@ func TestBackwardWaitsForCreations(t *testing.T) {
 				requireGradient(t, 2, c, y)
 				require.NoError(t, f.Release(ctx))
 			})
+			g.inContext(func(ctx context.Context, c *dist.Context) {
+				f := rref.RemoteOp[variable](ctx, g.agents[0], "worker1", "aten::mul", x, y)
+				z, err := f.ToHere(ctx)
+				require.NoError(t, err)
+				time.AfterFunc(time.Second/2, func() { _ = c.Close() })
+				require.ErrorIs(t, c.Backward(ctx, sum(t, ctx, z)), dist.ErrNoContext, "Close ends the wait")
+				require.NoError(t, f.Release(ctx))
+				require.ErrorIs(t, dist.BackwardRef(ctx, nil, dist.PassOptions{}), dist.ErrRoots)
+				_, err = dist.FromContext(t.Context()).Gradient(x)
+				require.ErrorIs(t, err, dist.ErrNoContext)
+			})
 		})
 	})
 }

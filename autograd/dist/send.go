@@ -82,7 +82,8 @@ func (c openCall) close() {
 }
 
 // awaitCreations waits until no call is under way that creates a value: a program that has fetched the
-// value cannot know that the answer to such a call is late. The error is the cause of ctx.
+// value cannot know that the answer to such a call is late. The error is the cause of ctx, or matches
+// ErrNoContext if c is closed.
 func (c *Context) awaitCreations(ctx context.Context) error {
 	for {
 		var done chan struct{}
@@ -96,6 +97,8 @@ func (c *Context) awaitCreations(ctx context.Context) error {
 		}
 		select {
 		case <-done:
+		case <-c.end:
+			return c.id.missing()
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
@@ -128,7 +131,7 @@ func (g *Autograd) encoded(_ context.Context, m *agent.Message) error {
 		}
 		c.sends[out.message] = s
 		c.order = append(c.order, out.message)
-	} else if m.Kind != agent.KindRequest {
+	} else if m.Kind != agent.KindRequest && out.answers == 0 {
 		return nil
 	}
 	m.SetHeader(headerName, out.header())

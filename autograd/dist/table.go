@@ -81,7 +81,8 @@ func (g *Autograd) remove(c *Context, except agent.Incarnation) {
 		return
 	}
 	c.closed = true
-	p, peers, receives := c.pass, c.peers, c.receives
+	close(c.end)
+	p, peers, charges := c.pass, c.peers, c.charges
 	c.sends, c.receives, c.order, c.grads, c.peers, c.last = nil, nil, nil, nil, nil, nil
 	c.mu.Unlock()
 	if p != nil {
@@ -96,10 +97,8 @@ func (g *Autograd) remove(c *Context, except agent.Incarnation) {
 		g.ended.add(c.id, c.creator)
 		g.discharge(c.charged, 1, 0)
 	}
-	for key, r := range receives {
-		if r.bytes > 0 {
-			g.discharge(key.from, 0, r.bytes)
-		}
+	for from, bytes := range charges {
+		g.discharge(from, 0, bytes)
 	}
 	for incarnation, w := range peers {
 		if incarnation == except {
