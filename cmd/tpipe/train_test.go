@@ -31,11 +31,11 @@ type trainGolden struct {
 // TestTrainMatchesPyTorch checks that losses, final weights and accuracy are those of PyTorch in three
 // processes, over each transport.
 func TestTrainMatchesPyTorch(t *testing.T) {
-	text, err := os.ReadFile("testdata/digits_split_mlp.json")
+	text, err := os.ReadFile("internal/train/testdata/digits_split_mlp.json")
 	require.NoError(t, err)
 	var want trainGolden
 	require.NoError(t, json.Unmarshal(text, &want))
-	weights, _, err := safetensors.ReadFile("testdata/digits_split_mlp_final.safetensors", safetensors.Options{})
+	weights, _, err := safetensors.ReadFile("../../tensor/safetensors/testdata/digits_split_mlp_final.safetensors", safetensors.Options{})
 	require.NoError(t, err)
 	for transport, path := range map[string]string{"shm": "shm+", "tcp": "uv+"} {
 		t.Run(transport, func(t *testing.T) {
