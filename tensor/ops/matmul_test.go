@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/tensorpipe-go/tensorpipe/internal/invariants"
 	"github.com/tensorpipe-go/tensorpipe/tensor"
 	"github.com/tensorpipe-go/tensorpipe/tensor/ops"
 	"github.com/tensorpipe-go/tensorpipe/tensor/ops/gonumblas"
@@ -254,6 +255,10 @@ func TestMatMulReleased(t *testing.T) {
 		x, err := tensor.Zeros(tensor.F32, 2, 2)
 		require.NoError(t, err)
 		x.Release()
+		if invariants.Enabled {
+			require.Panics(t, func() { _, _ = e.MatMul(t.Context(), x, x) })
+			continue
+		}
 		_, err = e.MatMul(t.Context(), x, x)
 		require.ErrorIs(t, err, tensor.ErrReleased)
 	}
