@@ -7,7 +7,7 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/tensor/ops/gonumblas"
 )
 
-// settings is what a context says about operators.
+// settings are the settings of operators in a context.
 type settings struct {
 	engine *ops.Engine
 	noGrad bool
@@ -15,7 +15,7 @@ type settings struct {
 
 type settingsKey struct{}
 
-// defaultSettings are those of a context that says nothing.
+// defaultSettings are those of a context without settings.
 var defaultSettings = &settings{engine: &ops.Engine{Gemm: gonumblas.Gemm{}}}
 
 func settingsOf(ctx context.Context) *settings {

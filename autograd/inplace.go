@@ -103,7 +103,7 @@ func (n *Node) cloneIf(ctx context.Context, needed bool, x *Variable) (*tensor.T
 }
 
 // inPlace runs change, which changes x by y. prepare returns the backward function, for which it saves
-// what it needs before the change.
+// tensors before the change.
 func inPlace(ctx context.Context, op, name string, x, y *Variable,
 	change func(*ops.Engine) error, prepare func(*Node) (backwardFunc, error),
 ) error {

@@ -199,7 +199,7 @@ func (n *Node) addHook(output int, f Hook) {
 	n.hooks.pre = append(slices.Clip(n.hooks.pre), outputHook{output, f})
 }
 
-// start returns what the execution of the node calls. The error matches ErrReleased.
+// start returns the functions that the execution of the node calls. The error matches ErrReleased.
 func (n *Node) start() (backwardFunc, hooks, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

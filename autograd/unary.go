@@ -12,7 +12,7 @@ type (
 	unaryBackward func(e *ops.Engine, ctx context.Context, grad, saved *tensor.Tensor) (*tensor.Tensor, error)
 )
 
-// What the backward function of an operator on one tensor needs.
+// The tensor that the backward function of an operator on one tensor needs.
 const (
 	savesNothing = iota
 	savesArgument

@@ -140,7 +140,7 @@ func (p *pass) drive(ctx context.Context, fed []feed) error {
 }
 
 // awaitRest feeds gradients to the pass on this worker, and waits until all that follows from them, here
-// and on other workers, is done. It adds what the workers report to w.
+// and on other workers, is done. It adds the reports of the workers to w.
 func (p *pass) awaitRest(ctx context.Context, fed []feed, w waits) error {
 	done := future.New[passReport]()
 	p.engage(ctx, fed, func(report passReport, err error) {

@@ -17,15 +17,15 @@ type cleanedContext struct {
 	Creator agent.Incarnation
 }
 
-// cleanup is what a worker is to be told about ended Contexts and failed passes. At most one message is
-// under way to each worker; the rest gathers until its answer.
+// cleanup is the ended Contexts and failed passes of which another worker does not know yet. At most one
+// message is under way to each worker; the rest gathers until its answer.
 type cleanup struct {
 	to       peer
 	contexts []cleanedContext
 	passes   []passID
 }
 
-// cleanupRequest tells a worker which Contexts have ended, and which passes have failed. Owner is its
+// cleanupRequest lists Contexts that have ended, and passes that have failed. Owner is the receiver's
 // incarnation.
 type cleanupRequest struct {
 	_        struct{} `tensorpipe:"dist.cleanup"`
@@ -53,7 +53,7 @@ const (
 	maxCleaned = 1024
 )
 
-// cleanupFor returns what the worker to is to be told, to which the caller adds, or nil if the agent is
+// cleanupFor returns the cleanup for the worker to, to which the caller adds, or nil if the agent is
 // closed. The caller holds g.mu.
 func (g *Autograd) cleanupFor(to peer) *cleanup {
 	if g.closed {
@@ -68,7 +68,7 @@ func (g *Autograd) cleanupFor(to peer) *cleanup {
 	return u
 }
 
-// abort has the workers told that take part in c, except one, that a pass has failed.
+// abort sends the failure of a pass to the workers that take part in c, except one, in the background.
 func (g *Autograd) abort(c *Context, id passID, except agent.Incarnation) {
 	c.mu.Lock()
 	peers := maps.Clone(c.peers)
@@ -85,7 +85,7 @@ func (g *Autograd) abort(c *Context, id passID, except agent.Incarnation) {
 	}
 }
 
-// runCleanup tells one worker which Contexts have ended, until there are no more. A message that is
+// runCleanup sends the cleanup of one worker, until there is no more. A message that is
 // lost is sent again, unless the worker is gone.
 func (g *Autograd) runCleanup(u *cleanup) {
 	for {
@@ -162,7 +162,7 @@ func (g *Autograd) serveCleanup(_ context.Context, q *agent.Request, args *clean
 }
 
 // failPass ends a pass that has failed at its origin, and passes that on, unless it is known. from is the
-// worker that has told this one.
+// worker that has sent the failure.
 func (g *Autograd) failPass(id passID, from agent.Incarnation) {
 	c := g.context(id)
 	if c == nil {

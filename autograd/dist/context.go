@@ -26,7 +26,7 @@ type Context struct {
 	mu       sync.Mutex
 	closed   bool
 	sends    map[uint64]*sendNode
-	receives map[receiveKey]*receiveNode
+	receives map[receiveKey]*autograd.Node         // of messages with Variables that were received
 	order    []uint64                              // the numbers of the messages in sends, as they were recorded
 	peers    map[agent.Incarnation]contextPeer     // other workers that were called with this Context, or have called
 	calls    map[agent.CallKey]openCall            // under way
@@ -101,7 +101,7 @@ func (g *Autograd) MaxID() ID { return ID(uint64(uint16(g.self.Rank))<<rankShift
 func (g *Autograd) newContext(id ID, creator agent.Incarnation, name string) *Context {
 	c := &Context{
 		autograd: g, id: id, creator: creator, creatorName: name,
-		sends: map[uint64]*sendNode{}, receives: map[receiveKey]*receiveNode{},
+		sends: map[uint64]*sendNode{}, receives: map[receiveKey]*autograd.Node{},
 		peers: map[agent.Incarnation]contextPeer{}, calls: map[agent.CallKey]openCall{},
 		grads: map[*autograd.Variable]autograd.Value{}, passes: map[agent.Incarnation]passNumbers{},
 		end: make(chan struct{}), charges: map[agent.Incarnation]int64{},
@@ -191,8 +191,8 @@ func (c *Context) Receives() []*autograd.Node {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var all []*autograd.Node
-	for _, r := range c.receives {
-		all = append(all, r.node)
+	for _, n := range c.receives {
+		all = append(all, n)
 	}
 	return all
 }
@@ -212,7 +212,7 @@ func (c *Context) KnownWorkers() []string {
 }
 
 // Close ends c on all workers: its graph and its gradients are dropped, and a pass that runs fails. The
-// other workers are told in the background. It does nothing if c is closed.
+// other workers get a message in the background. It does nothing if c is closed.
 func (c *Context) Close() error {
 	c.autograd.remove(c, c.autograd.agent.Incarnation())
 	return nil

@@ -22,11 +22,6 @@ type sendNode struct {
 	text string // describes the message
 }
 
-// receiveNode is the node of a message with Variables that was received.
-type receiveNode struct {
-	node *autograd.Node
-}
-
 // peer is one incarnation of another worker, or of this one.
 type peer struct {
 	agent.WorkerInfo

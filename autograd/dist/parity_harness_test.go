@@ -74,7 +74,7 @@ func (w *worker) inContext(t require.TestingT, f func(ctx context.Context, c *di
 // barrier waits until all workers have called it.
 func (w *worker) barrier(t require.TestingT) { require.NoError(t, w.Barrier(w.ctx)) }
 
-// marks are the Contexts of other workers of which they have told this one.
+// marks are the Contexts of other workers of which this one has got a message.
 type marks struct {
 	mu      sync.Mutex
 	ids     map[int]dist.ID // by the distance from the worker that has made the Context

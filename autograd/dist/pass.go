@@ -16,7 +16,7 @@ import (
 // The pass as a whole is quiet when no worker computes and no message with gradients is under way. Its
 // origin learns that by the algorithm of Dijkstra and Scholten: the first message that comes to a worker
 // at rest is answered only when the worker is at rest again, and all messages that it has sent since
-// are answered; others are answered at once. Answers also tell how many send nodes still wait.
+// are answered; others are answered at once. Answers also have the number of send nodes that still wait.
 type pass struct {
 	context *Context
 	number  uint64
@@ -120,7 +120,7 @@ func (p *pass) fail(err error) {
 }
 
 // end ends the pass on this worker, with err or, if err is nil, because it has nothing to do any more:
-// the Context is free for another one. It returns what is to be called with the error, or nil. The
+// the Context is free for another one. It returns the function that the caller calls with the error, or nil. The
 // caller holds the lock of the Context.
 func (p *pass) end(err error) (parent func(passReport, error)) {
 	p.mu.Lock()
@@ -202,7 +202,7 @@ func (p *pass) run(ctx context.Context) {
 	p.rest()
 }
 
-// compute feeds gradients to the local graph, and executes what it can. If a function of the application
+// compute feeds gradients to the local graph, and executes all nodes that have their gradients. If a function of the application
 // panics, the error is a *agent.PanicError.
 func (p *pass) compute(ctx context.Context, fed []feed) (err error) {
 	defer func() {

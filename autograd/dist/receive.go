@@ -105,11 +105,11 @@ func (g *Autograd) decoded(_ context.Context, m *agent.Message) error {
 		c.charges[from.incarnation] += in.bytes
 	}
 	if len(in.variables) > 0 {
-		r := &receiveNode{}
-		r.node = autograd.NewSource(receiveName, in.variables, func(ctx context.Context, grads []autograd.Value) error {
-			return passOf(ctx).send(ctx, r.node, from, message, grads)
+		var n *autograd.Node
+		n = autograd.NewSource(receiveName, in.variables, func(ctx context.Context, grads []autograd.Value) error {
+			return passOf(ctx).send(ctx, n, from, message, grads)
 		})
-		c.receives[receiveKey{from.incarnation, message}] = r
+		c.receives[receiveKey{from.incarnation, message}] = n
 	}
 	return nil
 }

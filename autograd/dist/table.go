@@ -41,7 +41,7 @@ func (g *Autograd) contextFor(id ID, creator agent.Incarnation, name string, fro
 	return c, nil
 }
 
-// usage is what the requests of another worker take here.
+// usage is the Contexts and bytes that the requests of another worker take here.
 type usage struct {
 	contexts int
 	bytes    int64 // of Variables
@@ -72,8 +72,8 @@ func (g *Autograd) discharge(from agent.Incarnation, contexts int, bytes int64) 
 	}
 }
 
-// remove ends c on this worker, and has the workers told that take part in it, except the one that has
-// told this one. No message brings c back.
+// remove ends c on this worker, and sends that to the workers that take part in it, except one, in the
+// background. No message brings c back.
 func (g *Autograd) remove(c *Context, except agent.Incarnation) {
 	c.mu.Lock()
 	if c.closed {

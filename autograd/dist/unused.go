@@ -179,7 +179,7 @@ func (g *Autograd) findNodes(r findRequest, from agent.Incarnation) (reply findR
 		return reply, err
 	}
 	reply.States = make([]int, len(r.Messages))
-	receives := make([]*receiveNode, len(r.Messages))
+	receives := make([]*autograd.Node, len(r.Messages))
 	c.mu.Lock()
 	for i, n := range r.Messages {
 		receives[i] = c.receives[receiveKey{from, n}]
@@ -188,7 +188,7 @@ func (g *Autograd) findNodes(r findRequest, from agent.Incarnation) (reply findR
 	for i, n := range receives {
 		switch {
 		case n == nil:
-		case p != nil && p.graph.Has(n.node):
+		case p != nil && p.graph.Has(n):
 			reply.States[i] = nodeReached
 		default:
 			reply.States[i] = nodeUnreached
@@ -260,7 +260,7 @@ func (g *Autograd) serveSettle(ctx context.Context, q *agent.Request, r *settleR
 }
 
 // beginRound records that a request to settle has come. The error matches ErrRepeated if it came before: the
-// reply to the first one has what has changed.
+// reply to the first one has the changes.
 func (p *pass) beginRound(round int) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -7,7 +7,7 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/tensor"
 )
 
-// Engine says where operators put their results and which kernels they use. The zero Engine puts
+// Engine has the allocator of results and the kernels that operators use. The zero Engine puts
 // results on the Go heap, and computes on the host only. An Engine must not be modified while
 // operators run; it may be used concurrently.
 type Engine struct {
