@@ -29,6 +29,8 @@ func (p *compat) tryNext() (*Incoming, error) {
 	}
 }
 
+func (p *compat) pending() bool { return len(p.reader.ready) > 0 }
+
 func (p *compat) next(ctx context.Context) (*Incoming, error) {
 	select {
 	case in, ok := <-p.reader.ready:

@@ -60,13 +60,23 @@ func (p *nativePipe) tryNext() (*Incoming, error) {
 	}
 }
 
+// pending implements engine. If another goroutine reads the stream, it reports true.
+func (p *nativePipe) pending() bool {
+	r := &p.in.stream
+	if len(p.in.ready) > 0 || !r.mu.TryLock() {
+		return true
+	}
+	defer r.mu.Unlock()
+	return r.src.Buffered() > 0 || r.poller != nil && r.poller.Readable()
+}
+
 // pollNext polls the stream for the next message for a bounded time, numbers it and returns it. If
 // due is true it polls even while other connections of the process are active. It returns nil if
 // another goroutine is reading, if messages are already in i.ready, if no message arrives
 // completely, or if the stream fails. The goroutine of run, which reads while no caller polls, then
 // waits for data of the stream again. pollNext takes and releases readMu and the stream's mu.
 func (i *nativeReader) pollNext(due bool) *nativeIncoming {
-	if !i.readMu.TryLock() {
+	if !i.readMu.TryLock() && !(due && i.takeOver()) {
 		i.wakeLoop()
 		return nil
 	}
@@ -85,6 +95,22 @@ func (i *nativeReader) pollNext(due bool) *nativeIncoming {
 		i.register(in)
 	}
 	return in
+}
+
+// maxTakeOver is how often takeOver yields.
+const maxTakeOver = 100
+
+// takeOver locks readMu, which another goroutine holds, and makes that one return if it polls in Next.
+// It reports whether it has locked it.
+func (i *nativeReader) takeOver() bool {
+	i.stream.poller.Interrupt()
+	for range maxTakeOver {
+		runtime.Gosched()
+		if i.readMu.TryLock() {
+			return true
+		}
+	}
+	return false
 }
 
 // wakeLoop makes the goroutine of run wait for data of the stream again, even if that goroutine is

@@ -130,6 +130,7 @@ type engine interface {
 	tryWrite(m *Message) (taken bool, err error)
 	next(ctx context.Context) (*Incoming, error)
 	tryNext() (*Incoming, error)
+	pending() bool
 	confirms() bool
 	stats() PipeStats
 
@@ -238,6 +239,10 @@ func (p *Pipe) TryNext() (*Incoming, error) {
 	}
 	return in, err
 }
+
+// Pending reports whether a message that Next has not returned has begun to arrive, as far as the pipe
+// knows without asking the system. It does not block.
+func (p *Pipe) Pending() bool { return p.engine.pending() }
 
 // NextCh returns a channel that a goroutine can use in a select. The pipe sends the next message to
 // it, instead of returning it from Next, if a goroutine is receiving from the channel at that

@@ -320,6 +320,12 @@ func (s *polledStream) Wait() {
 	s.woken = false
 }
 
+// Readable reports whether there are bytes to read.
+func (s *polledStream) Readable() bool { return false }
+
+// Interrupt has no effect.
+func (s *polledStream) Interrupt() {}
+
 // PollReadable blocks until the stream has bytes to read or an error, and reports true. If the
 // throttle allows no more bytes, it reports false. It ignores its argument.
 func (s *polledStream) PollReadable(bool) bool {

@@ -18,6 +18,13 @@ type Poller interface {
 	// connections of the process are active.
 	PollReadable(due bool) bool
 
+	// Readable reports whether TryRead has bytes or an error to return.
+	Readable() bool
+
+	// Interrupt makes a PollReadable of another goroutine, for which due is not set, return soon. It
+	// may have no effect if none is in progress, or make the next one return at once.
+	Interrupt()
+
 	// PollWritable polls for a bounded time until there is space to write, and reports whether
 	// there is, or whether TryWrite returns an error.
 	PollWritable() bool

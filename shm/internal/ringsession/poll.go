@@ -77,16 +77,30 @@ func (s *stream) PollReadable(due bool) bool {
 		s.polling.Store(true)
 		s.requestDoorbell(false)
 	}
-	poll := s.read.poller.Poll
-	if due {
-		poll = s.read.poller.PollDue
-	}
-	if s.readable() || poll(s.readableCheck) {
+	if s.readable() {
 		return true
 	}
+	if due {
+		s.interrupted.Store(false) // it was meant for the one who polled before
+		if s.read.poller.PollDue(s.isReadable) {
+			return true
+		}
+	} else if s.read.poller.Poll(s.pollEnds) && s.readable() {
+		return true
+	}
+	s.interrupted.Store(false)
 	s.Arm()
 	return false
 }
+
+// Readable implements transport.Poller.
+func (s *stream) Readable() bool { return s.readable() }
+
+// Interrupt implements transport.Poller.
+func (s *stream) Interrupt() { s.interrupted.Store(true) }
+
+// pollEnded reports whether a poll need not go on.
+func (s *stream) pollEnded() bool { return s.interrupted.Load() || s.readable() }
 
 // Arm implements transport.Poller: it turns doorbells on again after a PollReadable that returned
 // true. It wakes Wait if TryRead already has bytes or an error to return.

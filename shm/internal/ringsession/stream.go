@@ -33,9 +33,11 @@ type stream struct {
 	closing     sync.Once
 	read, write direction // their mutexes guard rings.in and rings.out
 
-	polling       atomic.Bool // a goroutine is in PollReadable, or that has returned true and Arm was not called
-	woken         atomic.Bool // Wait must return
-	readableCheck func() bool // the method readable
+	polling     atomic.Bool // a goroutine is in PollReadable, or that has returned true and Arm was not called
+	interrupted atomic.Bool // PollReadable must return, unless it is due
+	woken       atomic.Bool // Wait must return
+
+	isReadable, pollEnds func() bool // the methods readable and pollEnded
 }
 
 // ringPair holds the ring that a stream reads from (in) and the ring that it writes to (out).
@@ -50,7 +52,7 @@ func newStream(peer *peerSocket, id doorbell, rings ringPair, a Addresses, polle
 	s := &stream{peer: peer, id: id, rings: rings, addresses: a}
 	s.read.init(poller.Clone(), s.readChanged)
 	s.write.init(poller.Clone().SpinLonger(), s.writeChanged) // a full ring waits for a reader that may be blocked
-	s.readableCheck = s.readable
+	s.isReadable, s.pollEnds = s.readable, s.pollEnded
 	return s
 }
 
