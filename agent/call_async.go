@@ -18,6 +18,7 @@ type asyncCall[R any] struct {
 	activity    *activity // in which the call counts, nil for none
 	future      *Future[R]
 	result      R
+	attended    atomic.Bool // a goroutine has waited for the future
 	timersOrEnd atomic.Bool // set by startAsync and by finish: the second of them stops the timers
 	timer       *time.Timer
 	stopContext func() bool // stops watching ctx
@@ -43,7 +44,7 @@ func startAsync[R any](ctx context.Context, a *Agent, t target, args any) *Futur
 		return f
 	}
 	g := &asyncCall[R]{ctx: ctx, agent: a, activity: counted}
-	g.future = future.NewWith[R](future.Options{Recall: g.onCancel, OnPanic: a.onPanic, Activity: counted})
+	g.future = future.NewWith[R](future.Options{Recall: g.onCancel, OnPanic: a.onPanic, Activity: counted, Attender: g})
 	g.observer = g
 	if dst != nil {
 		_ = g.future.OnDone(func(*Future[R]) { dst.end(nil) }) // cannot fail
@@ -83,6 +84,15 @@ func (g *asyncCall[R]) stopTimers() {
 	if g.stopContext != nil {
 		g.stopContext()
 	}
+}
+
+// Attend implements future.Attender: it reads messages of the connection.
+func (g *asyncCall[R]) Attend(ctx context.Context, done <-chan struct{}) {
+	l := &g.leader
+	if g.attended.Swap(true) {
+		l = &leader{}
+	}
+	g.conn.attend(ctx, l, done)
 }
 
 // finish stops the timer of the limit and the watch of the context, because the call has ended. If

@@ -88,11 +88,13 @@ func TestAllocatorThatFailsARequest(t *testing.T) {
 	})
 }
 
-// If the allocator of the caller panics or ends its goroutine for a reply, a call with a future
-// fails with ErrPanic, and a blocking call fails with ErrPanic or ends the goroutine of the caller.
+// If the allocator of the caller panics or ends its goroutine for a reply, the call fails with ErrPanic. A
+// goroutine that waits for the reply may be ended.
 func TestAllocatorThatFailsAReply(t *testing.T) {
 	withPanickingAllocator(t, 0, func(t *testing.T, group []*agent.Agent, n int) {
-		_, err := manyOnes.Go(t.Context(), group[0], "worker1", n).Wait(t.Context())
+		called := manyOnes.Go(t.Context(), group[0], "worker1", n)
+		synctest.Wait()
+		_, err := called.Wait(t.Context())
 		require.ErrorIs(t, err, agent.ErrPanic)
 		var e *agent.Error
 		require.ErrorAs(t, err, &e)

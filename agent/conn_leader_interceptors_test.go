@@ -125,7 +125,8 @@ func TestCallsOfInterceptorsOnANewPipe(t *testing.T) {
 				require.NoError(t, err, "opens the pipe")
 				first := echo.Go(t.Context(), group[0], "worker1", 1)
 				second := double.Go(t.Context(), group[0], "worker1", 2)
-				got, err := second.Wait(t.Context())
+				<-second.Done() // Wait would read messages, and run the interceptor
+				got, err := second.Result()
 				require.NoError(t, err)
 				require.Equal(t, 4, got)
 				require.False(t, first.IsDone(), "it waits for the new pipe")
@@ -206,7 +207,9 @@ func TestGoexitOfInterceptors(t *testing.T) {
 			simulate(t, 2, configure, func(t *testing.T, group []*agent.Agent) {
 				for range 3 {
 					begun := time.Now()
-					_, err := echo.Go(t.Context(), group[0], "worker1", 1).Wait(t.Context())
+					called := echo.Go(t.Context(), group[0], "worker1", 1)
+					synctest.Wait() // a goroutine that waited now would be ended
+					_, err := called.Wait(t.Context())
 					require.ErrorIs(t, err, agent.ErrPanic)
 					got, err := double.Go(t.Context(), group[0], "worker1", 1).Wait(t.Context())
 					require.NoError(t, err)

@@ -94,6 +94,7 @@ type Any interface {
 	watch(watcher)
 	unwatch(watcher)
 	order(context.Context) error
+	await(ctx context.Context) error
 	isNil() bool
 	onValue(func(ptr any, err error))
 }
@@ -165,7 +166,7 @@ func Settle(ctx context.Context, fs ...Any) error {
 		return err
 	}
 	for _, f := range fs {
-		if err := waitDone(ctx, f.Done()); err != nil {
+		if err := f.await(ctx); err != nil {
 			return err
 		}
 	}

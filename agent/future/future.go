@@ -21,6 +21,7 @@ type Future[T any] struct {
 
 	onPanic  func(*PanicError) // immutable
 	activity Activity          // immutable
+	attender Attender          // immutable
 
 	mu        sync.Mutex // guards the fields below, and completion
 	done      chan struct{}
@@ -176,7 +177,8 @@ func (f *Future[T]) unwatch(w watcher) {
 // Wait blocks until f is done. It returns the value and nil, or the zero value and the error with
 // which f failed. If ctx ends while f is pending, Wait returns the zero value and an error that
 // matches ctx.Err(), and ErrTimeout after a deadline, and f stays pending. If f is done, Wait does
-// not check whether ctx has ended.
+// not check whether ctx has ended. With Options.Attender the goroutine may do work while it waits: that of a
+// call reads the messages of the worker, and runs short functions and interceptors as a blocking call does.
 //
 // The value may be computed by work that is only enqueued on devices, see SetOn. The host does not
 // wait for that work. Instead, Wait makes the stream that ctx has for each of these devices
@@ -185,15 +187,24 @@ func (f *Future[T]) unwatch(w watcher) {
 // value and a [*StreamError]; it may then be called with a context that has another stream.
 func (f *Future[T]) Wait(ctx context.Context) (T, error) {
 	var zero T
-	if !f.IsDone() {
-		if err := waitDone(ctx, f.Done()); err != nil {
-			return zero, err
-		}
+	if err := f.await(ctx); err != nil {
+		return zero, err
 	}
 	if err := f.order(ctx); err != nil {
 		return zero, err
 	}
 	return f.value, f.err
+}
+
+// await blocks until f is done. The error is that of waitDone.
+func (f *Future[T]) await(ctx context.Context) error {
+	if f.IsDone() {
+		return nil
+	}
+	if f.attender != nil && ctx.Err() == nil {
+		f.attender.Attend(ctx, f.Done())
+	}
+	return waitDone(ctx, f.Done())
 }
 
 // Waiter is notified when a goroutine waits for a future with a context whose value for
@@ -252,9 +263,19 @@ type Options struct {
 	// concurrently. By default panics are logged to slog.Default().
 	OnPanic func(*PanicError)
 
+	// Attender, if it is set, works for goroutines that wait for the future.
+	Attender Attender
+
 	// Activity is notified of goroutines that run callbacks, of this future and of those
 	// derived from it by Then and other functions.
 	Activity Activity
+}
+
+// Attender does work that may complete a future.
+type Attender interface {
+	// Attend is called by Wait before it blocks, on the same goroutine, with its context and the
+	// channel of Done. It may return at any time.
+	Attend(ctx context.Context, done <-chan struct{})
 }
 
 // Activity lets an application wait until no callback is running.
@@ -270,7 +291,7 @@ type Activity interface {
 // NewWith returns a pending future with the options o. The future keeps o.Recall and o.OnCancel
 // until it is done.
 func NewWith[T any](o Options) *Future[T] {
-	return &Future[T]{recall: o.Recall, onCancel: o.OnCancel, onPanic: o.OnPanic, activity: o.Activity}
+	return &Future[T]{recall: o.Recall, onCancel: o.OnCancel, onPanic: o.OnPanic, activity: o.Activity, attender: o.Attender}
 }
 
 // Cancel makes a pending future fail and returns true. The error of f is then a [*CancelError],

@@ -149,6 +149,19 @@ func (f *Future[T]) OnDone(fn func(*Future[T])) error {
 	return nil
 }
 
+// Observe makes f call fn(f) once f is done, or at once if it is done already, on the goroutine that
+// completes f. That saves the goroutine of OnDone. fn must not block, panic, or run code of the
+// application.
+func (f *Future[T]) Observe(fn func(*Future[T])) { f.watch(&observer[T]{f, fn}) }
+
+// observer is the watcher of Observe.
+type observer[T any] struct {
+	f  *Future[T]
+	fn func(*Future[T])
+}
+
+func (o *observer[T]) completed(error) { o.fn(o.f) }
+
 // enqueue appends a callback to those that run once f is done, and returns without waiting. If f is
 // done and no goroutine is running callbacks of f, it starts one. The caller must not hold f.mu.
 func (f *Future[T]) enqueue(callback func()) {
