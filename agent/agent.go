@@ -110,6 +110,7 @@ type Agent struct {
 	callCount    atomic.Uint64 // calls in events
 	requestCount atomic.Uint64 // requests in events
 	slots        slots
+	paces        paces
 	rounds       rounds
 	activity     activity
 	conns        sync.Map // of *conn: the open ones

@@ -31,6 +31,7 @@ type conn struct {
 	waitLock sync.Mutex     // while it waits
 	readers  sync.WaitGroup // goroutines that read the contents of a message
 	reader   readerState
+	quick    quickWatch
 
 	// Of the calls of the other worker.
 	replyMap    deviceRoutes   // devices of the tensors in replies
@@ -56,6 +57,7 @@ func (a *Agent) newConn(pp *pipe.Pipe, p *peer, t peerTerms) *conn {
 		serving:      map[uint64]*Request{},
 		down:         make(chan struct{}),
 	}
+	c.quick.init(c)
 	a.conns.Store(c, nil)
 	return c
 }
@@ -83,14 +85,14 @@ func (c *conn) startReading() bool {
 
 // readLoop reads messages of the pipe and dispatches them as the leader l. When the pipe ends,
 // readLoop calls c.end and releaseReader. It returns earlier if l yields. If a dispatched message
-// leaves a request in l.detached, readLoop promotes another goroutine to read and runs that request
-// itself. If the other goroutine has not started when the request has ended, readLoop goes on, and
+// leaves a request in l.detached, readLoop promotes another goroutine to read, unless the request is
+// quick, and runs that request itself. If the other goroutine has not started when the request has ended, readLoop goes on, and
 // otherwise returns. If a short handler ends the goroutine, another read loop starts.
 func (c *conn) readLoop(l *leader) {
 	promoted, ended := false, false
 	defer func() {
 		switch {
-		case promoted: // another goroutine reads
+		case promoted || l.passed: // another goroutine reads
 		case ended:
 			c.releaseReader()
 		case !l.yielded: // a short handler has called runtime.Goexit
@@ -106,7 +108,12 @@ func (c *conn) readLoop(l *leader) {
 			return
 		}
 		c.dispatch(in, l)
-		if r := l.detached; r != nil {
+		if r := l.detached; r != nil && l.quick {
+			l.detached, l.quick = nil, false
+			if l.runQuick(r); l.passed {
+				return
+			}
+		} else if r != nil {
 			promoted = true
 			yielded := l.yielded
 			turn := l.promote()
@@ -187,6 +194,7 @@ func (c *conn) end(cause error) {
 	c.agent.log.Debug("pipe down", "peer", c.peer.Name, "error", err)
 	c.owner.pipeEnded(c, cause)
 	close(c.down)
+	c.quick.timer.Stop()
 	c.pollLock.Lock() // a caller that leads may hold a reply that came before the end
 	c.waitLock.Lock()
 	calls := c.calls.close(err)

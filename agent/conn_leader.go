@@ -23,6 +23,10 @@ type leader struct {
 	yielded  bool
 	detached *Request // run by the read loop after it has promoted another goroutine, see detach
 	handover handover
+
+	quick  bool   // the read loop runs detached without a promotion
+	run    uint64 // number of the quick run in progress, 0 if there is none
+	passed bool   // after a quick run: another goroutine reads
 }
 
 // yield lets another goroutine read the messages of the connection, before the calling goroutine
@@ -34,7 +38,7 @@ func (l *leader) yield() {
 		return
 	case l.lock != nil:
 		l.lock.Unlock()
-	default:
+	case l.run == 0 || l.conn.quick.take(l.run):
 		go l.conn.readLoop(&leader{conn: l.conn})
 	}
 	l.yielded = true
@@ -51,14 +55,20 @@ func (l *leader) finish() {
 // detach starts the request r, which may take long, in such a way that the leader can continue to
 // read. If l leads the read loop, detach records r in l.detached: the loop then promotes another
 // goroutine to read, unless l has yielded, and runs r itself, so that only the new reader may have
-// to wait until a thread wakes up. If l is nil or that of a caller, or promotions are paused,
-// detach runs r on a new goroutine. detach itself does not block.
+// to wait until a thread wakes up. If the function of r has been quick and no further message is
+// there, the loop runs r without a promotion. If l is nil or that of a caller, or promotions are
+// paused, detach runs r on a new goroutine. detach itself does not block.
 func (l *leader) detach(r *Request) {
-	if l == nil || l.lock != nil || !l.yielded && !l.handover.takePromotion() {
+	switch {
+	case l == nil || l.lock != nil:
 		go r.runDetached()
-		return
+	case l.isQuick(r):
+		l.detached, l.quick = r, true
+	case !l.yielded && !l.handover.takePromotion():
+		go r.runDetached()
+	default:
+		l.detached = r
 	}
-	l.detached = r
 }
 
 // promote clears l.detached and, unless l has yielded, starts another goroutine that continues the
@@ -239,6 +249,36 @@ func (c *conn) poll(l *leader, done <-chan struct{}) bool {
 		}
 	}
 	return false
+}
+
+// ReadUntil blocks until it has received from done or ctx has ended. While it waits it may handle messages
+// of the worker to on this goroutine, which saves a switch to it. It is for extensions: a caller that expects
+// messages of that worker is woken by them soonest.
+func (a *Agent) ReadUntil(ctx context.Context, to To, done <-chan struct{}) {
+	if p := a.peers.find(to); p != nil {
+		if c := p.conn.Load(); c != nil {
+			c.attend(ctx, &leader{}, done)
+			return
+		}
+	}
+	defer beginWait(ctx)()
+	select {
+	case <-done:
+	case <-ctx.Done():
+	}
+}
+
+// attend blocks until it has received from done or ctx has ended. Unless another goroutine reads the messages
+// of the connection, it reads them meanwhile, as the leader l.
+func (c *conn) attend(ctx context.Context, l *leader, done <-chan struct{}) {
+	if r := requestOf(ctx); r != nil {
+		r.slot.yieldLeader()
+	}
+	if c.poll(l, done) {
+		return
+	}
+	defer beginWait(ctx)()
+	_ = c.block(ctx, l, done, nil) // the caller checks both
 }
 
 // errExpired is the error of block after its timer has fired.

@@ -18,14 +18,15 @@ func (c ranTask) Run(context.Context, *Request) { close(c) }
 // promotions are paused, the request runs on a new goroutine instead. A promotion that was slow
 // pauses promotions for promotionPause requests.
 func TestDetach(t *testing.T) {
-	r := new(Request)
-	l := new(leader)
+	c := &conn{agent: &Agent{}, backlog: backlog{maxBytes: 1}}
+	r := &Request{conn: c}
+	l := &leader{conn: c}
 	l.detach(r)
 	require.Same(t, r, l.detached)
 
 	onNewGoroutine := func(l *leader) {
-		a := &Agent{}
-		c, ran := &conn{agent: a, backlog: backlog{maxBytes: 1}}, make(ranTask)
+		l.conn = c
+		ran := make(ranTask)
 		l.detach(&Request{conn: c, task: ran})
 		<-ran
 		require.Nil(t, l.detached)

@@ -199,7 +199,7 @@ func (r *Request) Delegate(typ string, done func(*Kept, error)) (Task, error) {
 	if err != nil {
 		return nil, err
 	}
-	if t, ok := task.(shortTask); ok && t.short() {
+	if t, ok := task.(ShortTask); ok && t.Short() {
 		r.handler.short = true // the task that Open returns may hide it
 	}
 	r.delegate.Store(&delegation{typ, done})

@@ -189,8 +189,8 @@ func (c *conn) launch(r *Request, l *leader) {
 
 // short reports whether the task of the request runs on the leader, without a slot.
 func (r *Request) short() bool {
-	t, ok := r.task.(shortTask)
-	return r.handler.short || ok && t.short()
+	t, ok := r.task.(ShortTask)
+	return r.handler.short || ok && t.Short()
 }
 
 // handleCancel cancels the context of the request to which in, a cancellation, belongs. If no such
@@ -224,7 +224,8 @@ type rejection struct{ err error }
 // Run implements Task: it replies to the request with the error of the rejection.
 func (t rejection) Run(_ context.Context, r *Request) { _ = r.Fail(t.err) } // nothing else replies
 
-func (rejection) short() bool { return true }
+// Short implements ShortTask.
+func (rejection) Short() bool { return true }
 
 // reject replies with err to a registered request that does not reach its handler, and logs it.
 // The reply waits for earlier ones, as that of a handler does. l is nil on a goroutine that does

@@ -175,6 +175,18 @@ func (s *slots) run(r *Request) {
 	}
 }
 
+// runOne runs r, as run does, on the leader l, and passes the slot on to other goroutines.
+func (s *slots) runOne(r *Request, l *leader) {
+	if !r.conn.backlog.enqueue(r) {
+		r.slot.begin(s)
+		r.slot.setLeader(l)
+		if !r.run() {
+			return
+		}
+	}
+	s.release()
+}
+
 // next passes on a slot that the caller has. It returns the queued request that gets the slot,
 // which the caller must run. It returns nil if a goroutine that waits in acquire got the slot, or
 // if the slot is free now.

@@ -208,14 +208,17 @@ func (t *opTask) Run(ctx context.Context, r *Request) {
 // has n*n elements.
 const shortElements = 256
 
-func (t *opTask) short() bool {
+// Short implements ShortTask.
+func (t *opTask) Short() bool {
 	if !t.op.Short {
 		return false
 	}
 	elements := 0
 	for _, v := range t.args {
 		switch v := v.(type) {
-		case *tensor.Tensor:
+		case *tensor.Sparse:
+			return false
+		case interface{ Len() int }: // a tensor or a Variable
 			if v.Len() == 0 {
 				return false
 			}
@@ -228,6 +231,9 @@ func (t *opTask) short() bool {
 	return elements <= shortElements
 }
 
-// shortTask is implemented by tasks that may run on the leader, without a slot; short reports
-// whether this one does, which may depend on its arguments.
-type shortTask interface{ short() bool }
+// ShortTask is a Task that may be short, which may depend on its arguments: if Short reports true, the
+// conditions of WithShort apply to it.
+type ShortTask interface {
+	Task
+	Short() bool
+}

@@ -133,6 +133,6 @@ func TestShortOperators(t *testing.T) {
 	} {
 		op, args, err := aten.Default().Resolve(c.name, c.args, nil)
 		require.NoError(t, err, c.name)
-		require.Equal(t, c.short, (&opTask{op: op, args: args}).short(), "%s %v", c.name, op.Schema)
+		require.Equal(t, c.short, (&opTask{op: op, args: args}).Short(), "%s %v", c.name, op.Schema)
 	}
 }

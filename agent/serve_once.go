@@ -342,6 +342,6 @@ func (t repeatTask) Run(_ context.Context, r *Request) {
 	r.send(out)
 }
 
-// short implements shortTask. It returns true: no function of the application runs, which would
+// Short implements ShortTask. It returns true: no function of the application runs, which would
 // need a slot.
-func (repeatTask) short() bool { return true }
+func (repeatTask) Short() bool { return true }

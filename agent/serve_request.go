@@ -155,6 +155,9 @@ func (r *Request) run() (held bool) {
 		}
 	}()
 	r.stage.Store(uint32(ServedRunning))
+	if !r.short() {
+		defer r.conn.agent.paces.of(r).measure(time.Now())
+	}
 	if r.event != nil {
 		r.event.Queued = time.Since(r.event.Start)
 	}
