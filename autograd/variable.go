@@ -85,6 +85,14 @@ func (x *Variable) Sparse() *tensor.Sparse { return x.value.sparse }
 // Shape returns the size of each dimension. The caller must not change it.
 func (x *Variable) Shape() []int { return x.value.Shape() }
 
+// Len returns the number of elements, and 0 if x is nil or its data is sparse.
+func (x *Variable) Len() int {
+	if x == nil || x.value.dense == nil {
+		return 0
+	}
+	return x.value.dense.Len()
+}
+
 // DType returns the type of the elements.
 func (x *Variable) DType() tensor.DType { return x.value.DType() }
 

@@ -330,7 +330,7 @@ func (c *core) whileUsable(ctx context.Context) (limited context.Context, stop f
 		return ctx, func() {}
 	}
 	limited, cancel := context.WithCancelCause(ctx)
-	_ = created.OnDone(func(f *agent.Future[agent.None]) { // cannot fail
+	created.Observe(func(f *agent.Future[agent.None]) {
 		if err := f.Err(); err != nil {
 			cancel(err)
 		}

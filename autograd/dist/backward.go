@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/tensorpipe-go/tensorpipe/agent"
 	"github.com/tensorpipe-go/tensorpipe/agent/future"
 	"github.com/tensorpipe-go/tensorpipe/autograd"
 )
@@ -105,7 +106,7 @@ func (c *Context) beginPass(o PassOptions, fed []feed) (*pass, error) {
 		return nil, fmt.Errorf("%w: a pass runs in the context %d", ErrRunning, uint64(c.id))
 	}
 	for _, call := range c.calls {
-		return nil, fmt.Errorf("%w: %s is under way", ErrRunning, call.text)
+		return nil, fmt.Errorf("%w: %s is under way", ErrRunning, call)
 	}
 	var nodes []*autograd.Node
 	for _, f := range fed {
@@ -139,21 +140,36 @@ func (p *pass) drive(ctx context.Context, fed []feed) error {
 	}
 }
 
-// awaitRest feeds gradients to the pass on this worker, and waits until all that follows from them, here
-// and on other workers, is done. It adds the reports of the workers to w.
+// awaitRest feeds gradients to the pass on this worker, and computes here until all that follows from them,
+// here and on other workers, is done. It adds the reports of the workers to w.
 func (p *pass) awaitRest(ctx context.Context, fed []feed, w waits) error {
+	wake := make(chan struct{}, 1)
+	p.mu.Lock()
+	p.driver = wake
+	p.mu.Unlock()
 	done := future.New[passReport]()
-	p.engage(ctx, fed, func(report passReport, err error) {
+	p.engage(fed, func(report passReport, err error) {
 		if err != nil {
 			_ = done.Fail(err) // it is called once
-			return
+		} else {
+			_ = done.Set(report)
 		}
-		_ = done.Set(report)
+		select {
+		case wake <- struct{}{}:
+		default:
+		}
 	})
-	for f := p.nextAnswer(); f != nil && !done.IsDone(); f = p.nextAnswer() {
-		_, _ = f.Wait(p.with(ctx)) // reads the messages of the peer; the pass gets the answer
+	for p.run(ctx); !done.IsDone(); p.run(ctx) {
+		from := p.nextAnswer()
+		p.context.autograd.agent.ReadUntil(context.WithoutCancel(ctx), agent.To(from.Name), wake)
 	}
-	report, err := done.Wait(context.WithoutCancel(ctx)) // the end of the pass completes it
+	p.mu.Lock()
+	if p.driver == wake {
+		p.driver = nil
+	}
+	p.mu.Unlock()
+	p.run(ctx) // what has come since
+	report, err := done.Result()
 	if err != nil {
 		return err
 	}

@@ -55,9 +55,9 @@ func (p *pass) send(ctx context.Context, n *autograd.Node, from peer, message ui
 	f := gradientsMessage.Go(p.ctx, c.autograd.agent, agent.To(from.Name), "", args)
 	p.mu.Lock()
 	p.open++
-	p.waiting = append(p.waiting, f)
+	p.waiting = append(p.waiting, answer{f, from})
 	p.mu.Unlock()
-	_ = f.OnDone(func(f *agent.Future[passReport]) { // cannot fail
+	f.Observe(func(f *agent.Future[passReport]) {
 		report, err := f.Result()
 		p.answered(report, err)
 	})
@@ -112,8 +112,26 @@ func (m *gradients) values(n *autograd.Node) ([]autograd.Value, error) {
 	return all, nil
 }
 
-// serveGradients feeds gradients to the send node of a message.
-func (g *Autograd) serveGradients(ctx context.Context, q *agent.Request, m *gradients) {
+// gradientsHandler serves messages with gradients.
+type gradientsHandler struct{ autograd *Autograd }
+
+type gradientsTask struct {
+	autograd *Autograd
+	gradients
+}
+
+// Open implements agent.Handler.
+func (h gradientsHandler) Open(q *agent.Request) (agent.Task, error) {
+	t := &gradientsTask{autograd: h.autograd}
+	return t, q.Decode(&t.gradients)
+}
+
+// Short implements agent.ShortTask: at the origin of a pass, the goroutine that waits for it computes.
+func (t *gradientsTask) Short() bool { return t.Pass.Origin == t.autograd.agent.Incarnation() }
+
+// Run implements agent.Task: it feeds gradients to the send node of a message.
+func (t *gradientsTask) Run(ctx context.Context, q *agent.Request) {
+	g, m := t.autograd, &t.gradients
 	g.gradientTraffic.add(m.Grads)
 	p, fed, err := g.feedOf(m, q.Incarnation())
 	switch {
@@ -122,13 +140,20 @@ func (g *Autograd) serveGradients(ctx context.Context, q *agent.Request, m *grad
 	case p == nil:
 		_ = q.Reply(&passReport{})
 	default:
-		p.engage(ctx, []feed{fed}, func(report passReport, err error) {
+		p.engage([]feed{fed}, func(report passReport, err error) {
 			if err != nil {
 				_ = q.Fail(err)
 				return
 			}
 			_ = q.Reply(&report)
 		})
+		switch {
+		case p.wakeDriver():
+		case t.Short():
+			go p.run(ctx)
+		default:
+			p.run(ctx)
+		}
 	}
 }
 
@@ -152,7 +177,7 @@ func (g *Autograd) feedOf(m *gradients, from agent.Incarnation) (*pass, feed, er
 		return nil, feed{}, err
 	}
 	p, err := c.joinPass(m.Pass)
-	return p, feed{s.node, m.Message, grads}, err
+	return p, feed{node: s.node, message: m.Message, grads: grads}, err
 }
 
 // context returns the Context of a pass, or nil if there is none.

@@ -9,7 +9,7 @@ import (
 // handlers returns the handlers of the messages of this package, by their types.
 func (g *Autograd) handlers() map[string]agent.Handler {
 	return map[string]agent.Handler{
-		gradientsMessage.Type(): handler[gradients](g.serveGradients),
+		gradientsMessage.Type(): gradientsHandler{g},
 		cleanupMessage.Type():   handler[cleanupRequest](g.serveCleanup),
 		settleMessage.Type():    handler[settleRequest](g.serveSettle),
 		findMessage.Type():      handler[findRequest](g.serveFind),

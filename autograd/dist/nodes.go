@@ -17,9 +17,18 @@ const (
 
 // sendNode is the node of a message with Variables that was sent.
 type sendNode struct {
-	node *autograd.Node
-	to   peer
-	text string // describes the message
+	node    *autograd.Node
+	to      peer
+	request bool   // the message is one, and not a reply
+	name    string // of the function
+}
+
+// String describes the message.
+func (s *sendNode) String() string {
+	if s.request {
+		return fmt.Sprintf("the arguments of %s on %s", s.name, s.to.Name)
+	}
+	return fmt.Sprintf("the result of %s for %s", s.name, s.to.Name)
 }
 
 // peer is one incarnation of another worker, or of this one.

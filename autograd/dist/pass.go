@@ -27,11 +27,12 @@ type pass struct {
 
 	mu      sync.Mutex
 	graph   *autograd.Pass
-	sends   map[uint64]*sendNode // that wait for gradients
-	fed     []feed               // to be given to graph
-	running bool                 // a goroutine computes
-	open    int                  // messages with gradients that were sent and are not answered
-	waiting []*agent.Future[passReport]
+	sends   map[uint64]*sendNode    // that wait for gradients
+	fed     []feed                  // to be given to graph
+	running bool                    // a goroutine computes
+	open    int                     // messages with gradients that were sent and are not answered
+	waiting []answer                // to these messages, of which some may have come
+	driver  chan struct{}           // of the goroutine that waits in awaitRest and computes, for which it has a token; nil if there is none
 	parent  func(passReport, error) // answers the message that has ended the last rest; nil at rest
 	told    int                     // the number of waiting send nodes in the last report
 	round   int                     // of the last request to settle
@@ -44,6 +45,13 @@ type feed struct {
 	node    *autograd.Node
 	message uint64 // 0 for a root
 	grads   []autograd.Value
+	answer  func(passReport, error) // called when they were computed; nil for the parent of the pass
+}
+
+// answer is the awaited answer of a worker to a message with gradients.
+type answer struct {
+	*agent.Future[passReport]
+	from peer
 }
 
 // passContext is the context of computations: it ends with the pass, and has the values of the context
@@ -112,17 +120,17 @@ func (c *Context) newPass(number uint64, origin agent.Incarnation, o PassOptions
 func (p *pass) fail(err error) {
 	c := p.context
 	c.mu.Lock()
-	parent := p.end(err)
+	answers := p.end(err)
 	c.mu.Unlock()
-	if parent != nil {
-		parent(passReport{}, err)
+	for _, answer := range answers {
+		answer(passReport{}, err)
 	}
 }
 
 // end ends the pass on this worker, with err or, if err is nil, because it has nothing to do any more:
-// the Context is free for another one. It returns the function that the caller calls with the error, or nil. The
+// the Context is free for another one. It returns the functions that the caller calls with the error. The
 // caller holds the lock of the Context.
-func (p *pass) end(err error) (parent func(passReport, error)) {
+func (p *pass) end(err error) (answers []func(passReport, error)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.err != nil {
@@ -130,7 +138,15 @@ func (p *pass) end(err error) (parent func(passReport, error)) {
 	}
 	p.waiting = nil
 	if p.err = err; err != nil {
-		parent, p.parent, p.fed = p.parent, nil, nil
+		if p.parent != nil {
+			answers = append(answers, p.parent)
+		}
+		for _, f := range p.fed {
+			if f.answer != nil {
+				answers = append(answers, f.answer)
+			}
+		}
+		p.parent, p.fed = nil, nil
 	}
 	p.stop(err)
 	c := p.context
@@ -145,13 +161,14 @@ func (p *pass) end(err error) (parent func(passReport, error)) {
 		n.ended, n.why = p.number, err
 	}
 	c.passes[p.origin] = n
-	return parent
+	return answers
 }
 
-// engage feeds gradients that a message has brought, or the roots, and computes with the values of ctx.
-// answer is called when the worker is at rest again, or at once if it is not at rest now. Its error is
-// that of the pass, or matches ErrNoSend if a send node has its gradients already.
-func (p *pass) engage(ctx context.Context, fed []feed, answer func(passReport, error)) {
+// engage feeds gradients that a message has brought, or the roots. The caller then has them computed, by
+// wakeDriver or run. answer is called when the worker is at rest again or, if it is not at rest now, when they
+// were computed: then what follows from them leaves this worker before the answer, and the sender of both is
+// not at rest in between. Its error is that of the pass, or matches ErrNoSend if a send node has its gradients already.
+func (p *pass) engage(fed []feed, answer func(passReport, error)) {
 	p.mu.Lock()
 	err := p.err
 	for _, f := range fed {
@@ -164,22 +181,37 @@ func (p *pass) engage(ctx context.Context, fed []feed, answer func(passReport, e
 		answer(passReport{}, err)
 		return
 	}
-	busy := p.parent != nil
-	if !busy {
-		p.parent = answer
+	switch {
+	case p.parent == nil:
+		p.parent, answer = answer, nil
+	case len(fed) > 0:
+		fed[len(fed)-1].answer, answer = answer, nil
 	}
 	for _, f := range fed {
 		delete(p.sends, f.message)
 		p.fed = append(p.fed, f)
 	}
 	p.mu.Unlock()
-	if busy {
+	if answer != nil { // there is nothing to compute
 		answer(passReport{}, nil)
 	}
-	p.run(ctx)
 }
 
-// run computes until there is nothing to compute, unless another goroutine does. If the worker is at
+// wakeDriver wakes the goroutine that waits in awaitRest and computes. It returns false if there is none.
+func (p *pass) wakeDriver() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.driver == nil {
+		return false
+	}
+	select {
+	case p.driver <- struct{}{}:
+	default: // it has a token already
+	}
+	return true
+}
+
+// run computes with the values of ctx until there is nothing to compute, unless another goroutine does. If the worker is at
 // rest then, it answers its parent.
 func (p *pass) run(ctx context.Context) {
 	p.mu.Lock()
@@ -194,6 +226,11 @@ func (p *pass) run(ctx context.Context) {
 		p.mu.Unlock()
 		if err := p.compute(p.with(ctx), fed); err != nil {
 			p.fail(nodeError(p.context.autograd.self, err))
+		}
+		for _, f := range fed {
+			if f.answer != nil {
+				f.answer(passReport{}, nil)
+			}
 		}
 		p.mu.Lock()
 	}
@@ -262,18 +299,18 @@ func (p *pass) answered(report passReport, err error) {
 		return
 	}
 	p.rest()
+	p.wakeDriver()
 }
 
-// nextAnswer returns a message with gradients whose answer is awaited, or nil.
-func (p *pass) nextAnswer() *agent.Future[passReport] {
+// nextAnswer returns a worker whose answer is awaited, the zero peer if there is none.
+func (p *pass) nextAnswer() peer {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for len(p.waiting) > 0 {
-		f := p.waiting[0]
-		p.waiting = p.waiting[1:]
-		if !f.IsDone() {
-			return f
+		if a := p.waiting[0]; !a.IsDone() {
+			return a.from
 		}
+		p.waiting = p.waiting[1:]
 	}
-	return nil
+	return peer{}
 }

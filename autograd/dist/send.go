@@ -61,13 +61,16 @@ func (c *Context) dropSend(message uint64) {
 
 // openCall is a call within a Context that is under way.
 type openCall struct {
-	out  *outgoing // the request
-	text string
-	done chan struct{} // of a call that creates a value, closed at its end
+	out      *outgoing     // the request
+	name, to string        // of the function, and of the worker
+	done     chan struct{} // of a call that creates a value, closed at its end
 }
 
+// String describes the call.
+func (c openCall) String() string { return fmt.Sprintf("the call of %s on %s", c.name, c.to) }
+
 func newOpenCall(m *agent.Message, out *outgoing) openCall {
-	c := openCall{out: out, text: fmt.Sprintf("the call of %s on %s", nameOf(m), m.Peer.Name)}
+	c := openCall{out: out, name: nameOf(m), to: m.Peer.Name}
 	if rref.CreatesValue(m.Type) {
 		c.done = make(chan struct{})
 	}
@@ -116,11 +119,7 @@ func (g *Autograd) encoded(_ context.Context, m *agent.Message) error {
 	}
 	c := out.context
 	if len(out.variables) > 0 {
-		s := &sendNode{node: autograd.NewSink(sendName, out.variables), to: peerOf(m)}
-		s.text = fmt.Sprintf("the result of %s for %s", nameOf(m), m.Peer.Name)
-		if m.Kind == agent.KindRequest {
-			s.text = fmt.Sprintf("the arguments of %s on %s", nameOf(m), m.Peer.Name)
-		}
+		s := &sendNode{node: autograd.NewSink(sendName, out.variables), to: peerOf(m), request: m.Kind == agent.KindRequest, name: nameOf(m)}
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		if err := c.check(); err != nil {

@@ -127,7 +127,7 @@ func (p *pass) settle(ctx context.Context) (reply settleReply, err error) {
 			grads := make([]autograd.Value, s.node.Outputs())
 			if state == nodeUnreached {
 				if !p.options.UnusedZero {
-					reply.Unused = append(reply.Unused, fmt.Sprintf("%s, sent by %s", s.text, p.context.autograd.self.Name))
+					reply.Unused = append(reply.Unused, fmt.Sprintf("%s, sent by %s", s, p.context.autograd.self.Name))
 					continue
 				}
 				for k := range grads {
@@ -136,7 +136,7 @@ func (p *pass) settle(ctx context.Context) (reply settleReply, err error) {
 					}
 				}
 			}
-			fed = append(fed, feed{s.node, messages[i], grads})
+			fed = append(fed, feed{node: s.node, message: messages[i], grads: grads})
 		}
 	}
 	if len(reply.Unused) == 0 {
