@@ -14,6 +14,7 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"runtime"
 	"runtime/debug"
 	"strings"
 	"sync"
@@ -26,6 +27,7 @@ import (
 
 // runAll starts the stages as processes, trains, and ends them.
 func (t *trainer) runAll(ctx context.Context, s streams) (err error) {
+	shareProcessors()
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	server, err := store.Serve(ctx, "127.0.0.1:0", store.ServerOptions{})
@@ -52,6 +54,14 @@ func (t *trainer) runAll(ctx context.Context, s streams) (err error) {
 func collectSeldom() {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(1000)
+	}
+}
+
+// shareProcessors leaves an equal part of the processors to each process of the training, unless GOMAXPROCS
+// is set: only one of them computes at a time, and the others would take its processor to look for work.
+func shareProcessors() {
+	if os.Getenv("GOMAXPROCS") == "" {
+		runtime.GOMAXPROCS(max(1, runtime.NumCPU()/len(train.Names)))
 	}
 }
 
@@ -191,6 +201,7 @@ var errNoTrainer = errors.New("the trainer has gone")
 
 func (c *stageCommand) run(ctx context.Context, s streams) error {
 	collectSeldom()
+	shareProcessors()
 	signal.Ignore(os.Interrupt) // of the terminal: the trainer ends its stages
 	in := bufio.NewReader(s.in)
 	token, err := in.ReadString('\n')
