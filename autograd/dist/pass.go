@@ -32,6 +32,7 @@ type pass struct {
 	running bool                    // a goroutine computes
 	open    int                     // messages with gradients that were sent and are not answered
 	waiting []answer                // to these messages, of which some may have come
+	awaited peer                    // the worker whose answer is awaited next
 	driver  chan struct{}           // of the goroutine that waits in awaitRest and computes, for which it has a token; nil if there is none
 	parent  func(passReport, error) // answers the message that has ended the last rest; nil at rest
 	told    int                     // the number of waiting send nodes in the last report
@@ -165,9 +166,9 @@ func (p *pass) end(err error) (answers []func(passReport, error)) {
 }
 
 // engage feeds gradients that a message has brought, or the roots. The caller then has them computed, by
-// wakeDriver or run. answer is called when the worker is at rest again or, if it is not at rest now, when they
-// were computed: then what follows from them leaves this worker before the answer, and the sender of both is
-// not at rest in between. Its error is that of the pass, or matches ErrNoSend if a send node has its gradients already.
+// wakeDriver or run. answer is called when the worker is at rest again. If it is not at rest now, answer is
+// called at once, and by the origin when they were computed: what follows from them leaves before the answer
+// then, so that the worker to which both go is not at rest in between. Its error is that of the pass, or matches ErrNoSend if a send node has its gradients already.
 func (p *pass) engage(fed []feed, answer func(passReport, error)) {
 	p.mu.Lock()
 	err := p.err
@@ -184,7 +185,7 @@ func (p *pass) engage(fed []feed, answer func(passReport, error)) {
 	switch {
 	case p.parent == nil:
 		p.parent, answer = answer, nil
-	case len(fed) > 0:
+	case len(fed) > 0 && p.origin == p.context.autograd.agent.Incarnation():
 		fed[len(fed)-1].answer, answer = answer, nil
 	}
 	for _, f := range fed {
@@ -192,7 +193,7 @@ func (p *pass) engage(fed []feed, answer func(passReport, error)) {
 		p.fed = append(p.fed, f)
 	}
 	p.mu.Unlock()
-	if answer != nil { // there is nothing to compute
+	if answer != nil {
 		answer(passReport{}, nil)
 	}
 }
@@ -299,18 +300,24 @@ func (p *pass) answered(report passReport, err error) {
 		return
 	}
 	p.rest()
-	p.wakeDriver()
+	p.mu.Lock()
+	before := p.awaited
+	p.mu.Unlock()
+	if p.nextAnswer() != before {
+		p.wakeDriver()
+	}
 }
 
-// nextAnswer returns a worker whose answer is awaited, the zero peer if there is none.
+// nextAnswer returns a worker whose answer is awaited, the zero peer if there is none. It keeps it in p.awaited.
 func (p *pass) nextAnswer() peer {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for len(p.waiting) > 0 {
-		if a := p.waiting[0]; !a.IsDone() {
-			return a.from
-		}
+	for len(p.waiting) > 0 && p.waiting[0].IsDone() {
 		p.waiting = p.waiting[1:]
 	}
-	return peer{}
+	p.awaited = peer{}
+	if len(p.waiting) > 0 {
+		p.awaited = p.waiting[0].from
+	}
+	return p.awaited
 }

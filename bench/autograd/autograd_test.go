@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"runtime"
 	"slices"
 	"testing"
 	"time"
@@ -20,6 +21,7 @@ import (
 
 func TestMain(m *testing.M) {
 	short.SkipPackage("measures between processes")
+	shareProcessors()
 	if rpc.IsWorker() {
 		if err := rpc.RunWorker(context.Background(), os.Stdin, Configure); err != nil {
 			fmt.Fprintln(os.Stderr, err)
@@ -28,6 +30,14 @@ func TestMain(m *testing.M) {
 		os.Exit(0)
 	}
 	leakcheck.Main(m)
+}
+
+// shareProcessors leaves half of the processors to the process of the other worker, unless GOMAXPROCS is set.
+// PyTorch gets one thread for operators.
+func shareProcessors() {
+	if os.Getenv("GOMAXPROCS") == "" {
+		runtime.GOMAXPROCS(max(1, runtime.NumCPU()/2))
+	}
 }
 
 // paths are the connections that are measured: what a peer and tpipe train call them, where workers
