@@ -21,6 +21,7 @@ type Reader struct {
 	attempt func(fd uintptr) bool // attemptRead
 	ready   func() bool           // read
 
+	other  [1]unix.PollFd
 	fd     int
 	dst    []byte
 	asleep bool
@@ -42,12 +43,13 @@ func NewReader(s Socket, spin time.Duration) (*Reader, error) {
 		raw:    raw,
 		spinner: spinner{
 			bound:        spin,
-			registration: process.register(socketSpinners),
+			registration: process.register(memorySpinners),
 			now:          func() time.Duration { return time.Since(epoch) },
-			yield:        runtime.Gosched,
+			yield:        yieldBoth,
 		},
 	}
 	r.attempt, r.ready = r.attemptRead, r.read
+	r.spinner.elsewhere = r.elsewhere
 	return r, nil
 }
 
@@ -79,12 +81,28 @@ func (r *Reader) Read(p []byte) (int, error) {
 // runtime blocks the goroutine until the socket may be readable.
 func (r *Reader) attemptRead(fd uintptr) bool {
 	r.fd = int(fd)
+	r.spinner.registration.fd.Store(int32(fd))
 	if r.read() || !r.asleep && r.spinner.poll(r.ready) {
 		r.spinner.registration.arrived()
 		return true
 	}
 	r.asleep = true
 	return false
+}
+
+// elsewhere reports whether the socket of the other reader with input has some, or cannot be asked.
+func (r *Reader) elsewhere() bool {
+	c := r.spinner.registration.companion()
+	if c == nil {
+		return false
+	}
+	fd := c.fd.Load()
+	if fd == 0 || runtime.GOMAXPROCS(0) > 1 {
+		return true
+	}
+	r.other[0] = unix.PollFd{Fd: fd, Events: unix.POLLIN}
+	n, err := unix.Poll(r.other[:], 0)
+	return n != 0 || err != nil
 }
 
 // read calls read(2) without blocking, with r.dst as the destination, and stores the result in r.n
@@ -182,4 +200,11 @@ func (w *Writer) write(fd uintptr) bool {
 func (w *Writer) failure(err error) error {
 	local := w.socket.LocalAddr()
 	return &net.OpError{Op: "write", Net: local.Network(), Source: local, Addr: w.socket.RemoteAddr(), Err: err}
+}
+
+func yieldBoth() {
+	runtime.Gosched()
+	if runtime.GOMAXPROCS(0) == 1 {
+		yieldThread()
+	}
 }

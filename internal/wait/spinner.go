@@ -14,12 +14,16 @@ type spinner struct {
 	backoff      backoff
 	now          func() time.Duration
 	yield        func()
+	elsewhere    func() bool // reports whether the spin must end because of input for another reader; nil for never
 }
 
 // poll calls ready until ready returns true or the spin ends, and reports whether ready returned
 // true. If the reader may not spin now, poll returns false without calling ready.
 func (s *spinner) poll(ready func() bool) bool {
-	return s.bound > 0 && s.registration.exclusive() && s.backoff.allow() && s.spin(ready, false)
+	if s.bound <= 0 || !s.registration.exclusive() || s.elsewhere != nil && s.elsewhere() {
+		return false
+	}
+	return s.backoff.allow() && s.spin(ready, false)
 }
 
 // pollDue does what poll does, for a reader that expects input soon: it spins even while input
@@ -48,6 +52,10 @@ func (s *spinner) spin(ready func() bool, due bool) bool {
 		s.yield()
 		yields++
 		took := s.now() - now
+		if !due && s.elsewhere != nil && s.elsewhere() {
+			s.backoff.succeeded()
+			return false
+		}
 		if ready() {
 			s.backoff.succeeded()
 			if s.placement != nil && s.placement.late(yields, took) {
@@ -106,11 +114,11 @@ func (s *backoff) failed() {
 // arbiter decides which readers of the process may spin. All Readers and MemoryPollers are
 // registered with it.
 type arbiter struct {
-	registrations  atomic.Uint64    // number of registrations so far
-	last, previous atomic.Uint64    // numbers of the two registrations with the last arrivals
-	changes        [2]atomic.Uint64 // k: arrivals for another reader than the last k+1 with arrivals
-	due            atomic.Bool      // a goroutine spins in pollDue
-	started        atomic.Bool      // see GoroutineStarted
+	registrations  atomic.Uint64                // number of registrations so far
+	last, previous atomic.Pointer[registration] // those with the last arrivals
+	changes        [2]atomic.Uint64             // k: arrivals for another reader than the last k+1 with arrivals
+	due            atomic.Bool                  // a goroutine spins in pollDue
+	started        atomic.Bool                  // see GoroutineStarted
 }
 
 // process is the arbiter of this process. It holds nothing that two users of the package could want
@@ -122,6 +130,8 @@ var process arbiter
 type registration struct {
 	arbiter *arbiter
 	number  uint64
+	fd      atomic.Int32   // of a socket; 0 for none
+	alone   atomic.Int32   // arrivals since the last one for another reader, up to exclusiveAfter
 	changes *atomic.Uint64 // of the arbiter: arrivals after which others than this reader and its companions are active
 	seen    atomic.Uint64  // value of changes at the last arrival
 	run     atomic.Int32   // arrivals since then, up to exclusiveAfter
@@ -147,12 +157,15 @@ func (r *arbiter) register(spinners int) *registration {
 // arrived records that input has arrived for this reader. It writes to shared fields only if that
 // changes them, since other processors read them all the time.
 func (s *registration) arrived() {
-	if a := s.arbiter; a.last.Load() != s.number {
-		before := a.last.Swap(s.number)
+	if a := s.arbiter; a.last.Load() != s {
+		s.alone.Store(0)
+		before := a.last.Swap(s)
 		a.changes[socketSpinners-1].Add(1)
-		if a.previous.Swap(before) != s.number {
+		if a.previous.Swap(before) != s {
 			a.changes[memorySpinners-1].Add(1)
 		}
+	} else if s.alone.Load() < exclusiveAfter {
+		s.alone.Add(1)
 	}
 	if n := s.changes.Load(); s.seen.Load() != n {
 		s.seen.Store(n)
@@ -160,6 +173,17 @@ func (s *registration) arrived() {
 	} else if s.run.Load() < exclusiveAfter {
 		s.run.Add(1)
 	}
+}
+
+// companion returns the other reader that has input, nil if there is none.
+func (s *registration) companion() *registration {
+	if s.alone.Load() >= exclusiveAfter {
+		return nil
+	}
+	if last := s.arbiter.last.Load(); last != s {
+		return last
+	}
+	return s.arbiter.previous.Load()
 }
 
 // exclusive reports whether the reader may spin: it has had exclusiveAfter arrivals during which no
