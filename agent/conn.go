@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime/pprof"
 	"sync"
 
 	"github.com/tensorpipe-go/tensorpipe/agent/internal/wire"
@@ -81,6 +82,15 @@ func (c *conn) startReading() bool {
 	a.log.Debug("pipe up", "peer", c.peer.Name, "address", c.pipe.RemoteAddr())
 	go c.readLoop(&leader{conn: c})
 	return true
+}
+
+// startLoop starts a read loop in place of one that has yielded. The goroutine does not keep the profile
+// labels of the one that calls it, which may run a handler.
+func (c *conn) startLoop() {
+	go func() {
+		pprof.SetGoroutineLabels(context.Background())
+		c.readLoop(&leader{conn: c})
+	}()
 }
 
 // readLoop reads messages of the pipe and dispatches them as the leader l. When the pipe ends,

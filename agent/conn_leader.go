@@ -3,11 +3,11 @@ package agent
 import (
 	"context"
 	"errors"
+	"hash/maphash"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/tensorpipe-go/tensorpipe/agent/future"
 	"github.com/tensorpipe-go/tensorpipe/agent/internal/ctxerr"
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
@@ -39,7 +39,7 @@ func (l *leader) yield() {
 	case l.lock != nil:
 		l.lock.Unlock()
 	case l.run == 0 || l.conn.quick.take(l.run):
-		go l.conn.readLoop(&leader{conn: l.conn})
+		l.conn.startLoop()
 	}
 	l.yielded = true
 }
@@ -141,69 +141,6 @@ func (h *handover) takePromotion() bool {
 	return true
 }
 
-// leaderContext is the context of interceptors that handle a reply on the leader. Calls that
-// these interceptors make do not wait for the call budget, because the messages that would
-// release it may be queued after this one. Before any other wait the leader yields.
-type leaderContext struct {
-	context.Context
-	mu     sync.Mutex
-	leader *leader // nil once the interceptors have returned
-}
-
-type leaderKey struct{}
-
-// Value implements context.Context. It returns c for two keys: leaderKey, by which leaderOf finds
-// c, and future.WaiterKey, by which package future finds the object whose BeginWait it calls before
-// it waits. For other keys it returns the value of the parent context.
-func (c *leaderContext) Value(key any) any {
-	switch key.(type) {
-	case leaderKey, future.WaiterKey:
-		return c
-	}
-	return c.Context.Value(key)
-}
-
-// leaderOf returns the innermost leaderContext from which ctx is derived, nil if there is none.
-func leaderOf(ctx context.Context) *leaderContext {
-	c, _ := ctx.Value(leaderKey{}).(*leaderContext)
-	return c
-}
-
-// active reports whether the interceptors that were given c still run. It returns false if c is
-// nil.
-func (c *leaderContext) active() bool {
-	if c == nil {
-		return false
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.leader != nil
-}
-
-// yield makes the leader of the context yield, so that another goroutine reads, if the interceptors
-// that were given c still run. It does nothing if c is nil.
-func (c *leaderContext) yield() {
-	if c == nil {
-		return
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.leader.yield()
-}
-
-// finish detaches the context from its leader, after the interceptors have returned: active is
-// false from then on, and yield does nothing. It is called once.
-func (c *leaderContext) finish() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.leader = nil
-}
-
-// BeginWait implements future.Waiter: it is called before a goroutine waits for a future with this
-// context. It makes the leader yield if the interceptors still run. If the context is derived from
-// that of a handler, the slot of the handler is free until the goroutine calls end.
-func (c *leaderContext) BeginWait() (end func()) { return beginWait(c) }
-
 // readerState counts the messages that goroutines are handling for a connection. While there
 // are any, Close must not wait for the connection's read loop: a function of the application
 // that handles one of them may have called Close.
@@ -274,6 +211,11 @@ func (c *conn) attend(ctx context.Context, l *leader, done <-chan struct{}) {
 	if r := requestOf(ctx); r != nil {
 		r.slot.yieldLeader()
 	}
+	select {
+	case <-done:
+		return
+	default:
+	}
 	if c.poll(l, done) {
 		return
 	}
@@ -314,5 +256,116 @@ func (c *conn) block(ctx context.Context, l *leader, done <-chan struct{}, expir
 		case <-expired:
 			return errExpired
 		}
+	}
+}
+
+// A function that has been quick for some calls runs on the read loop of the connection, although
+// nobody has declared that it is short: to start a goroutine that reads meanwhile would take longer
+// than the function. If it takes long for once, or waits, another goroutine reads from then on.
+
+const (
+	// quickTask bounds the duration of a quick run.
+	quickTask = 200 * time.Microsecond
+
+	// quickPace is the pace from which on a function is quick.
+	quickPace = 8
+
+	// watchPeriod is how often a quickWatch looks at the run in progress. Messages wait for a run that
+	// is not quick for once for two periods, and while the runtime delays timers.
+	watchPeriod = time.Millisecond
+)
+
+// pace is the number of runs of a function within quickTask since the last other one, up to quickPace.
+type pace struct{ atomic.Int32 }
+
+// measure changes the pace after a run that began at that time.
+func (p *pace) measure(begun time.Time) {
+	if time.Since(begun) > quickTask {
+		p.Store(0)
+	} else if n := p.Load(); n < quickPace {
+		p.Store(n + 1)
+	}
+}
+
+// paces are those of the functions that a worker serves. Functions may share one: the callers choose
+// the names, so that there is no limit to their number.
+type paces [256]pace
+
+var paceSeed = maphash.MakeSeed()
+
+// of returns the pace of the function of r.
+func (p *paces) of(r *Request) *pace {
+	h := maphash.String(paceSeed, r.handler.typ) ^ maphash.String(paceSeed, r.handler.name)
+	return &p[h%uint64(len(p))]
+}
+
+// isQuick reports whether the read loop that l leads runs r itself: its function has been quick, and no
+// further message is there, which could be for another processor. A stream waits for its own messages.
+func (l *leader) isQuick(r *Request) bool {
+	return !l.yielded && r.message == nil && r.stream == nil && l.conn.agent.paces.of(r).Load() >= quickPace && !l.conn.pipe.Pending()
+}
+
+// runQuick runs r on the read loop that l leads. It sets l.passed if another goroutine reads in its place
+// since.
+func (l *leader) runQuick(r *Request) {
+	l.conn.reader.dispatching.Add(1)
+	l.run = l.conn.quick.begin()
+	defer func() {
+		l.passed, l.run = !l.conn.quick.take(l.run), 0
+		l.conn.reader.dispatching.Add(-1)
+	}()
+	l.conn.agent.slots.runOne(r, l)
+}
+
+// quickWatch lets another goroutine read the messages of a connection if a quick run takes long.
+type quickWatch struct {
+	conn    *conn
+	current atomic.Uint64 // number of the quick run in progress; 0 for none, or if another goroutine reads in its place
+	begun   atomic.Uint64 // quick runs so far
+	armed   atomic.Bool   // the timer runs
+	timer   *time.Timer
+	seen    uint64 // value of begun at the last check
+}
+
+func (w *quickWatch) init(c *conn) {
+	w.conn = c
+	w.timer = time.AfterFunc(time.Hour, w.check)
+	w.timer.Stop()
+}
+
+// begin begins a quick run, and returns its number.
+func (w *quickWatch) begin() uint64 {
+	n := w.begun.Add(1)
+	w.current.Store(n)
+	w.arm()
+	return n
+}
+
+func (w *quickWatch) arm() {
+	if !w.armed.Load() && w.armed.CompareAndSwap(false, true) {
+		w.timer.Reset(watchPeriod)
+	}
+}
+
+// take reports whether the caller is the first to take the place of the quick run with that number, as
+// the one that reads.
+func (w *quickWatch) take(run uint64) bool { return w.current.CompareAndSwap(run, 0) }
+
+// check is called by the timer. If the quick run in progress was in progress at the last check, it lets
+// another goroutine read. Without runs since the last check it leaves the timer stopped.
+func (w *quickWatch) check() {
+	run, begun := w.current.Load(), w.begun.Load()
+	if run != 0 && run == w.seen && w.take(run) {
+		w.conn.startLoop()
+		run = 0
+	}
+	if run != 0 || begun != w.seen {
+		w.seen = begun
+		w.timer.Reset(watchPeriod)
+		return
+	}
+	w.armed.Store(false)
+	if w.begun.Load() != begun {
+		w.arm()
 	}
 }

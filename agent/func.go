@@ -69,9 +69,9 @@ type ServeOption func(*Served)
 // WithShort declares that a function returns quickly and waits for nothing. The function then runs
 // on the goroutine that reads the messages of the caller, which saves a switch to another
 // goroutine, and regardless of Config.MaxHandlers. That goroutine is one of the agent, or one of
-// this process that waits for a reply of the same worker. Hence the function must not take a lock
-// that some goroutine holds during a call, and must not call runtime.Goexit, as FailNow of a test
-// does: that would end the goroutine that waits.
+// this process that waits for a reply of the same worker, for the future of a call, or for a pass of
+// package dist. Hence the function must not take a lock that some goroutine holds during such a wait,
+// and must not call runtime.Goexit, as FailNow of a test does: that would end the goroutine that waits.
 //
 // If the function nevertheless waits with its context for a call, a barrier, a future or the store,
 // another goroutine reads the messages of the caller, and only the goroutine on which the function

@@ -3,8 +3,10 @@ package agent
 import (
 	"context"
 	"fmt"
+	"sync"
 
 	"github.com/tensorpipe-go/tensorpipe/agent/codec"
+	"github.com/tensorpipe-go/tensorpipe/agent/future"
 	"github.com/tensorpipe-go/tensorpipe/agent/internal/wire"
 )
 
@@ -128,6 +130,69 @@ type Interceptor struct {
 	// Decoded runs after the values are decoded, and before the handler.
 	Decoded func(ctx context.Context, m *Message) error
 }
+
+// leaderContext is the context of interceptors that handle a reply on the leader. Calls that
+// these interceptors make do not wait for the call budget, because the messages that would
+// release it may be queued after this one. Before any other wait the leader yields.
+type leaderContext struct {
+	context.Context
+	mu     sync.Mutex
+	leader *leader // nil once the interceptors have returned
+}
+
+type leaderKey struct{}
+
+// Value implements context.Context. It returns c for two keys: leaderKey, by which leaderOf finds
+// c, and future.WaiterKey, by which package future finds the object whose BeginWait it calls before
+// it waits. For other keys it returns the value of the parent context.
+func (c *leaderContext) Value(key any) any {
+	switch key.(type) {
+	case leaderKey, future.WaiterKey:
+		return c
+	}
+	return c.Context.Value(key)
+}
+
+// leaderOf returns the innermost leaderContext from which ctx is derived, nil if there is none.
+func leaderOf(ctx context.Context) *leaderContext {
+	c, _ := ctx.Value(leaderKey{}).(*leaderContext)
+	return c
+}
+
+// active reports whether the interceptors that were given c still run. It returns false if c is
+// nil.
+func (c *leaderContext) active() bool {
+	if c == nil {
+		return false
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.leader != nil
+}
+
+// yield makes the leader of the context yield, so that another goroutine reads, if the interceptors
+// that were given c still run. It does nothing if c is nil.
+func (c *leaderContext) yield() {
+	if c == nil {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.leader.yield()
+}
+
+// finish detaches the context from its leader, after the interceptors have returned: active is
+// false from then on, and yield does nothing. It is called once.
+func (c *leaderContext) finish() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.leader = nil
+}
+
+// BeginWait implements future.Waiter: it is called before a goroutine waits for a future with this
+// context. It makes the leader yield if the interceptors still run. If the context is derived from
+// that of a handler, the slot of the handler is free until the goroutine calls end.
+func (c *leaderContext) BeginWait() (end func()) { return beginWait(c) }
 
 // encodeValues encodes the values to which ptrs point into out, runs the interceptors before and
 // after that, and completes the pipe's message. It stops at the first error and returns it; out

@@ -253,7 +253,7 @@ func (w *requestWaiter) BeginWait() (end func()) { return w.slot.beginWait() }
 // slot, and the last one that returns acquires a slot again.
 type slotState struct {
 	mu        sync.Mutex
-	leader    *leader // of a request that is being opened, or whose handler is short
+	leader    *leader // of a request that is being opened, or whose handler runs on the leader
 	slots     *slots  // nil for a request without a slot, and after its handler has returned
 	held      bool
 	acquiring bool          // a goroutine that has returned from its wait waits for a slot
@@ -269,7 +269,7 @@ func (t *slotState) begin(s *slots) {
 	t.slots, t.held = s, true
 }
 
-// setLeader sets the leader on which the request is opened or runs without a slot, nil for none. A
+// setLeader sets the leader on which the request is opened or runs, nil for none. A
 // later beginWait makes that leader yield.
 func (t *slotState) setLeader(l *leader) {
 	t.mu.Lock()

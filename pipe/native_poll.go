@@ -60,14 +60,19 @@ func (p *nativePipe) tryNext() (*Incoming, error) {
 	}
 }
 
-// pending implements engine. If another goroutine reads the stream, it reports true.
+// pending implements engine. For a stream that can be polled it reports true if another goroutine reads it.
 func (p *nativePipe) pending() bool {
 	r := &p.in.stream
-	if len(p.in.ready) > 0 || !r.mu.TryLock() {
+	switch {
+	case len(p.in.ready) > 0:
+		return true
+	case r.poller == nil: // the run loop always reads
+		return r.arrivedInBatch.Load()
+	case !r.mu.TryLock():
 		return true
 	}
 	defer r.mu.Unlock()
-	return r.src.Buffered() > 0 || r.poller != nil && r.poller.Readable()
+	return r.in != nil || r.src.Buffered() > 0 || r.poller.Readable()
 }
 
 // pollNext polls the stream for the next message for a bounded time, numbers it and returns it. If

@@ -21,7 +21,6 @@ type Future[T any] struct {
 
 	onPanic  func(*PanicError) // immutable
 	activity Activity          // immutable
-	attender Attender          // immutable
 
 	mu        sync.Mutex // guards the fields below, and completion
 	done      chan struct{}
@@ -30,6 +29,7 @@ type Future[T any] struct {
 	draining  bool     // a goroutine is running the callbacks
 	recall    func(cause error)
 	onCancel  func(cause error)
+	attender  Attender
 }
 
 // watcher is called by the goroutine that completes a future. It must not block or run code
@@ -96,7 +96,7 @@ func (f *Future[T]) complete(v T, err error, events []readyEvent) error {
 		close(f.done)
 	}
 	watchers := f.watchers
-	f.watchers, f.recall, f.onCancel = nil, nil, nil
+	f.watchers, f.recall, f.onCancel, f.attender = nil, nil, nil, nil
 	start := len(f.callbacks) > 0
 	f.draining = start
 	f.mu.Unlock()
@@ -201,8 +201,11 @@ func (f *Future[T]) await(ctx context.Context) error {
 	if f.IsDone() {
 		return nil
 	}
-	if f.attender != nil && ctx.Err() == nil {
-		f.attender.Attend(ctx, f.Done())
+	f.mu.Lock()
+	attender := f.attender
+	f.mu.Unlock()
+	if attender != nil && ctx.Err() == nil {
+		attender.Attend(ctx, f.Done())
 	}
 	return waitDone(ctx, f.Done())
 }
@@ -274,7 +277,7 @@ type Options struct {
 // Attender does work that may complete a future.
 type Attender interface {
 	// Attend is called by Wait before it blocks, on the same goroutine, with its context and the
-	// channel of Done. It may return at any time.
+	// channel of Done. It may return at any time. A Waiter in the context is notified only after it.
 	Attend(ctx context.Context, done <-chan struct{})
 }
 

@@ -150,8 +150,8 @@ func (f *Future[T]) OnDone(fn func(*Future[T])) error {
 }
 
 // Observe makes f call fn(f) once f is done, or at once if it is done already, on the goroutine that
-// completes f. That saves the goroutine of OnDone. fn must not block, panic, or run code of the
-// application.
+// completes f. That saves the goroutine of OnDone. fn must neither block nor panic: for the future of a call
+// the goroutine may be the one that reads the messages of the worker.
 func (f *Future[T]) Observe(fn func(*Future[T])) { f.watch(&observer[T]{f, fn}) }
 
 // observer is the watcher of Observe.

@@ -160,7 +160,7 @@ func (p *pass) awaitRest(ctx context.Context, fed []feed, w waits) error {
 		}
 	})
 	for p.run(ctx); !done.IsDone(); p.run(ctx) {
-		from := p.nextAnswer()
+		from := p.awaitNext()
 		p.context.autograd.agent.ReadUntil(context.WithoutCancel(ctx), agent.To(from.Name), wake)
 	}
 	p.mu.Lock()

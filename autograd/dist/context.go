@@ -26,14 +26,16 @@ type Context struct {
 	mu       sync.Mutex
 	closed   bool
 	sends    map[uint64]*sendNode
-	receives map[receiveKey]*autograd.Node         // of messages with Variables that were received
-	order    []uint64                              // the numbers of the messages in sends, as they were recorded
-	peers    map[agent.Incarnation]contextPeer     // other workers that were called with this Context, or have called
-	calls    map[agent.CallKey]openCall            // under way
-	grads    map[*autograd.Variable]autograd.Value // of leaves
-	pass     *pass                                 // the one that runs, or waits for gradients
-	last     *pass                                 // the last one, if it has ended without an error and was begun by another worker
-	passes   map[agent.Incarnation]passNumbers     // by the worker that has begun them
+	receives map[receiveKey]*autograd.Node     // of messages with Variables that were received
+	order    []uint64                          // the numbers of the messages in sends, as they were recorded
+	peers    map[agent.Incarnation]contextPeer // other workers that were called with this Context, or have called
+	calls    map[agent.CallKey]openCall        // under way
+	pass     *pass                             // the one that runs, or waits for gradients
+	last     *pass                             // the last one, if it has ended without an error and was begun by another worker
+	passes   map[agent.Incarnation]passNumbers // by the worker that has begun them
+
+	gradsMu sync.Mutex                            // not held together with mu
+	grads   map[*autograd.Variable]autograd.Value // of leaves; nil once the Context is closed
 
 	end     chan struct{}               // closed when the Context is
 	charges map[agent.Incarnation]int64 // bytes of Variables in requests, by the worker that has sent them
@@ -148,10 +150,10 @@ func (c *Context) Gradient(x *autograd.Variable) (autograd.Value, error) {
 	if c == nil {
 		return autograd.Value{}, ErrNoContext
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if err := c.check(); err != nil {
-		return autograd.Value{}, err
+	c.gradsMu.Lock()
+	defer c.gradsMu.Unlock()
+	if c.grads == nil {
+		return autograd.Value{}, c.id.missing()
 	}
 	g, ok := c.grads[x]
 	if !ok {
@@ -162,8 +164,8 @@ func (c *Context) Gradient(x *autograd.Variable) (autograd.Value, error) {
 
 // Gradients returns the gradients of all leaves of this worker, in a new map.
 func (c *Context) Gradients() map[*autograd.Variable]autograd.Value {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	c.gradsMu.Lock()
+	defer c.gradsMu.Unlock()
 	all := maps.Clone(c.grads)
 	for x, g := range all {
 		all[x] = g.Shared()
@@ -236,10 +238,10 @@ func (c *Context) meet(p peer, called bool) {
 
 // accumulate adds grad to the gradient of the leaf x.
 func (c *Context) accumulate(ctx context.Context, x *autograd.Variable, grad autograd.Value) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if err := c.check(); err != nil {
-		return err
+	c.gradsMu.Lock()
+	defer c.gradsMu.Unlock()
+	if c.grads == nil {
+		return c.id.missing()
 	}
 	sum, err := autograd.Accumulate(ctx, c.grads[x], grad)
 	if err == nil {

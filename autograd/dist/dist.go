@@ -202,9 +202,12 @@ func (g *Autograd) Metrics() map[string]int64 {
 // Dump implements agent.Extension.
 func (g *Autograd) Dump(w io.Writer) error {
 	for _, c := range g.all() {
+		c.gradsMu.Lock()
+		grads := len(c.grads)
+		c.gradsMu.Unlock()
 		c.mu.Lock()
 		_, err := fmt.Fprintf(w, "autograd context %v of %s: %d send nodes, %d receive nodes, %d gradients, %d calls under way, pass: %v\n",
-			c.id, c.creatorName, len(c.sends), len(c.receives), len(c.grads), len(c.calls), c.pass != nil)
+			c.id, c.creatorName, len(c.sends), len(c.receives), grads, len(c.calls), c.pass != nil)
 		c.mu.Unlock()
 		if err != nil {
 			return err

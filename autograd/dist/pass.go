@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"runtime/debug"
 	"sync"
+	"time"
 
 	"github.com/tensorpipe-go/tensorpipe/agent"
 	"github.com/tensorpipe-go/tensorpipe/autograd"
@@ -16,7 +17,8 @@ import (
 // The pass as a whole is quiet when no worker computes and no message with gradients is under way. Its
 // origin learns that by the algorithm of Dijkstra and Scholten: the first message that comes to a worker
 // at rest is answered only when the worker is at rest again, and all messages that it has sent since
-// are answered; others are answered at once. Answers also have the number of send nodes that still wait.
+// are answered; others are answered at once, or soon. Answers also have the number of send nodes that still
+// wait.
 type pass struct {
 	context *Context
 	number  uint64
@@ -27,18 +29,20 @@ type pass struct {
 
 	mu      sync.Mutex
 	graph   *autograd.Pass
-	sends   map[uint64]*sendNode    // that wait for gradients
-	fed     []feed                  // to be given to graph
-	running bool                    // a goroutine computes
-	open    int                     // messages with gradients that were sent and are not answered
-	waiting []answer                // to these messages, of which some may have come
-	awaited peer                    // the worker whose answer is awaited next
-	driver  chan struct{}           // of the goroutine that waits in awaitRest and computes, for which it has a token; nil if there is none
-	parent  func(passReport, error) // answers the message that has ended the last rest; nil at rest
-	told    int                     // the number of waiting send nodes in the last report
-	round   int                     // of the last request to settle
-	reports waits                   // what other workers have reported, to be passed on
-	err     error                   // why the pass has failed
+	sends   map[uint64]*sendNode      // that wait for gradients
+	fed     []feed                    // to be given to graph
+	running bool                      // a goroutine computes
+	open    int                       // messages with gradients that were sent and are not answered
+	waiting []answer                  // to these messages, of which some may have come
+	awaited peer                      // the worker whose answer is awaited next
+	driver  chan struct{}             // of the goroutine that waits in awaitRest and computes, for which it has a token; nil if there is none
+	parent  func(passReport, error)   // answers the message that has ended the last rest; nil at rest
+	owed    []func(passReport, error) // answer other messages, see engage
+	overdue *time.Timer               // gives these answers
+	told    int                       // the number of waiting send nodes in the last report
+	round   int                       // of the last request to settle
+	reports waits                     // what other workers have reported, to be passed on
+	err     error                     // why the pass has failed
 }
 
 // feed is gradients for a node of the local graph: a root, or the send node of a message.
@@ -46,7 +50,6 @@ type feed struct {
 	node    *autograd.Node
 	message uint64 // 0 for a root
 	grads   []autograd.Value
-	answer  func(passReport, error) // called when they were computed; nil for the parent of the pass
 }
 
 // answer is the awaited answer of a worker to a message with gradients.
@@ -142,12 +145,8 @@ func (p *pass) end(err error) (answers []func(passReport, error)) {
 		if p.parent != nil {
 			answers = append(answers, p.parent)
 		}
-		for _, f := range p.fed {
-			if f.answer != nil {
-				answers = append(answers, f.answer)
-			}
-		}
-		p.parent, p.fed = nil, nil
+		answers = append(answers, p.owed...)
+		p.parent, p.owed, p.fed = nil, nil, nil
 	}
 	p.stop(err)
 	c := p.context
@@ -165,10 +164,14 @@ func (p *pass) end(err error) (answers []func(passReport, error)) {
 	return answers
 }
 
+// maxOwed bounds how long an answer is owed: a computation may wait for what the answer would release.
+const maxOwed = 5 * time.Millisecond
+
 // engage feeds gradients that a message has brought, or the roots. The caller then has them computed, by
 // wakeDriver or run. answer is called when the worker is at rest again. If it is not at rest now, answer is
-// called at once, and by the origin when they were computed: what follows from them leaves before the answer
-// then, so that the worker to which both go is not at rest in between. Its error is that of the pass, or matches ErrNoSend if a send node has its gradients already.
+// called at once, and by the origin after the computation or maxOwed: what follows from the gradients then
+// leaves before the answer, so that the worker to which both go is not at rest in between. The error of answer
+// is that of the pass, or matches ErrNoSend if a send node has its gradients already.
 func (p *pass) engage(fed []feed, answer func(passReport, error)) {
 	p.mu.Lock()
 	err := p.err
@@ -185,8 +188,13 @@ func (p *pass) engage(fed []feed, answer func(passReport, error)) {
 	switch {
 	case p.parent == nil:
 		p.parent, answer = answer, nil
-	case len(fed) > 0 && p.origin == p.context.autograd.agent.Incarnation():
-		fed[len(fed)-1].answer, answer = answer, nil
+	case p.origin == p.context.autograd.agent.Incarnation():
+		p.owed, answer = append(p.owed, answer), nil
+		if p.overdue == nil {
+			p.overdue = time.AfterFunc(maxOwed, p.answerOwed)
+		} else {
+			p.overdue.Reset(maxOwed)
+		}
 	}
 	for _, f := range fed {
 		delete(p.sends, f.message)
@@ -194,6 +202,20 @@ func (p *pass) engage(fed []feed, answer func(passReport, error)) {
 	}
 	p.mu.Unlock()
 	if answer != nil {
+		answer(passReport{}, nil)
+	}
+}
+
+// answerOwed gives the answers that are owed.
+func (p *pass) answerOwed() {
+	p.mu.Lock()
+	owed := p.owed
+	p.owed = nil
+	if p.overdue != nil {
+		p.overdue.Stop()
+	}
+	p.mu.Unlock()
+	for _, answer := range owed {
 		answer(passReport{}, nil)
 	}
 }
@@ -225,29 +247,32 @@ func (p *pass) run(ctx context.Context) {
 		fed := p.fed
 		p.fed = nil
 		p.mu.Unlock()
-		if err := p.compute(p.with(ctx), fed); err != nil {
-			p.fail(nodeError(p.context.autograd.self, err))
-		}
-		for _, f := range fed {
-			if f.answer != nil {
-				f.answer(passReport{}, nil)
-			}
-		}
+		p.compute(p.with(ctx), fed)
+		p.answerOwed()
 		p.mu.Lock()
 	}
 	p.running = false
 	p.mu.Unlock()
+	p.answerOwed() // also without a computation
 	p.rest()
 }
 
-// compute feeds gradients to the local graph, and executes all nodes that have their gradients. If a function of the application
-// panics, the error is a *agent.PanicError.
-func (p *pass) compute(ctx context.Context, fed []feed) (err error) {
+// compute feeds gradients to the local graph, and executes all nodes that have their gradients. If that fails
+// the pass does, with an *agent.PanicError if a function of the application panics or ends the goroutine.
+func (p *pass) compute(ctx context.Context, fed []feed) {
+	err := error(&agent.PanicError{Value: "runtime.Goexit"}) // unless execute returns, or panics
 	defer func() {
 		if v := recover(); v != nil {
 			err = &agent.PanicError{Value: fmt.Sprint(v), Stack: string(debug.Stack())}
 		}
+		if err != nil {
+			p.fail(nodeError(p.context.autograd.self, err))
+		}
 	}()
+	err = p.execute(ctx, fed)
+}
+
+func (p *pass) execute(ctx context.Context, fed []feed) error {
 	for _, f := range fed {
 		if err := p.graph.Feed(ctx, f.node, f.grads...); err != nil {
 			return err
@@ -303,13 +328,14 @@ func (p *pass) answered(report passReport, err error) {
 	p.mu.Lock()
 	before := p.awaited
 	p.mu.Unlock()
-	if p.nextAnswer() != before {
+	if p.awaitNext() != before {
 		p.wakeDriver()
 	}
 }
 
-// nextAnswer returns a worker whose answer is awaited, the zero peer if there is none. It keeps it in p.awaited.
-func (p *pass) nextAnswer() peer {
+// awaitNext sets p.awaited to a worker whose answer is awaited, or to the zero peer if there is none, and
+// returns it.
+func (p *pass) awaitNext() peer {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for len(p.waiting) > 0 && p.waiting[0].IsDone() {

@@ -248,3 +248,39 @@ func TestChainOfUnusedCalls(t *testing.T) {
 		})
 	})
 }
+
+// TestPassBeyondCallBytes checks a pass whose gradients exceed the bytes of calls that a worker may have under
+// way: the origin waits in its computation for an answer, which may wait for one that the origin owes.
+func TestPassBeyondCallBytes(t *testing.T) {
+	const elements = 30_000
+	limit := func(_ int, c *agent.Config, _ *dist.Options) { c.Limits.CallBytes = 200 << 10 }
+	for _, to := range []agent.To{"worker0", "worker1"} {
+		t.Run(string(to), func(t *testing.T) {
+			run(t, 2, limit, func(t *testing.T, g *group) {
+				ctx, c, err := dist.WithContext(t.Context(), g.agents[0])
+				require.NoError(t, err)
+				x, y := parameter(2, elements), parameter(3, elements)
+				var sum variable
+				for range 3 {
+					z, err := agent.One[variable](g.agents[0].Op(ctx, to, "aten::mul", x, y))
+					require.NoError(t, err)
+					z, err = autograd.Mul(ctx, z, y)
+					require.NoError(t, err)
+					z, err = autograd.Sum(ctx, z)
+					require.NoError(t, err)
+					if sum == nil {
+						sum = z
+						continue
+					}
+					sum, err = autograd.Add(ctx, sum, z)
+					require.NoError(t, err)
+				}
+				require.NoError(t, c.Backward(ctx, sum))
+				grad, err := c.Gradient(x)
+				require.NoError(t, err)
+				requireFilled(t, 3*3*3, grad)
+				require.NoError(t, c.Close())
+			})
+		})
+	}
+}

@@ -83,8 +83,11 @@ func (g *Autograd) remove(c *Context, except agent.Incarnation) {
 	c.closed = true
 	close(c.end)
 	p, peers, charges := c.pass, c.peers, c.charges
-	c.sends, c.receives, c.order, c.grads, c.peers, c.last = nil, nil, nil, nil, nil, nil
+	c.sends, c.receives, c.order, c.peers, c.last = nil, nil, nil, nil, nil
 	c.mu.Unlock()
+	c.gradsMu.Lock()
+	c.grads = nil
+	c.gradsMu.Unlock()
 	if p != nil {
 		p.fail(c.id.missing())
 	}

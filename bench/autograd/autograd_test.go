@@ -36,7 +36,7 @@ func TestMain(m *testing.M) {
 // PyTorch gets one thread for operators.
 func shareProcessors() {
 	if os.Getenv("GOMAXPROCS") == "" {
-		runtime.GOMAXPROCS(max(1, runtime.NumCPU()/2))
+		runtime.GOMAXPROCS(max(1, runtime.GOMAXPROCS(0)/2))
 	}
 }
 

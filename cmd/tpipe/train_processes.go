@@ -27,7 +27,7 @@ import (
 
 // runAll starts the stages as processes, trains, and ends them.
 func (t *trainer) runAll(ctx context.Context, s streams) (err error) {
-	shareProcessors()
+	defer shareProcessors()()
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	server, err := store.Serve(ctx, "127.0.0.1:0", store.ServerOptions{})
@@ -58,11 +58,15 @@ func collectSeldom() {
 }
 
 // shareProcessors leaves an equal part of the processors to each process of the training, unless GOMAXPROCS
-// is set: only one of them computes at a time, and the others would take its processor to look for work.
-func shareProcessors() {
-	if os.Getenv("GOMAXPROCS") == "" {
-		runtime.GOMAXPROCS(max(1, runtime.NumCPU()/len(train.Names)))
+// is set: only one of them computes at a time, and the others would take its processor to look for work. undo
+// gives this process all again.
+func shareProcessors() (undo func()) {
+	if os.Getenv("GOMAXPROCS") != "" {
+		return func() {}
 	}
+	before := runtime.GOMAXPROCS(0)
+	runtime.GOMAXPROCS(max(1, before/len(train.Names)))
+	return func() { runtime.GOMAXPROCS(before) }
 }
 
 // stageConfig returns the configuration of a worker that finds the others through the store at addr.
@@ -201,7 +205,7 @@ var errNoTrainer = errors.New("the trainer has gone")
 
 func (c *stageCommand) run(ctx context.Context, s streams) error {
 	collectSeldom()
-	shareProcessors()
+	defer shareProcessors()()
 	signal.Ignore(os.Interrupt) // of the terminal: the trainer ends its stages
 	in := bufio.NewReader(s.in)
 	token, err := in.ReadString('\n')

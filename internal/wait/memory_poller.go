@@ -50,6 +50,12 @@ func (m *MemoryPoller) Clone() *MemoryPoller {
 	return &MemoryPoller{s}
 }
 
+// StopWhen makes Poll return false early when stop returns true, and returns m.
+func (m *MemoryPoller) StopWhen(stop func() bool) *MemoryPoller {
+	m.spinner.stop = stop
+	return m
+}
+
 // longerSpin is the factor of SpinLonger.
 const longerSpin = 4
 

@@ -49,7 +49,7 @@ func NewReader(s Socket, spin time.Duration) (*Reader, error) {
 		},
 	}
 	r.attempt, r.ready = r.attemptRead, r.read
-	r.spinner.elsewhere = r.elsewhere
+	r.spinner.stop = r.elsewhere
 	return r, nil
 }
 

@@ -14,13 +14,13 @@ type spinner struct {
 	backoff      backoff
 	now          func() time.Duration
 	yield        func()
-	elsewhere    func() bool // reports whether the spin must end because of input for another reader; nil for never
+	stop         func() bool // reports whether a spin that is not due must end for another reader; nil for never
 }
 
 // poll calls ready until ready returns true or the spin ends, and reports whether ready returned
 // true. If the reader may not spin now, poll returns false without calling ready.
 func (s *spinner) poll(ready func() bool) bool {
-	if s.bound <= 0 || !s.registration.exclusive() || s.elsewhere != nil && s.elsewhere() {
+	if s.bound <= 0 || !s.registration.exclusive() || s.stop != nil && s.stop() {
 		return false
 	}
 	return s.backoff.allow() && s.spin(ready, false)
@@ -52,7 +52,7 @@ func (s *spinner) spin(ready func() bool, due bool) bool {
 		s.yield()
 		yields++
 		took := s.now() - now
-		if !due && s.elsewhere != nil && s.elsewhere() {
+		if !due && s.stop != nil && s.stop() {
 			s.backoff.succeeded()
 			return false
 		}

@@ -85,7 +85,7 @@ func (s *stream) PollReadable(due bool) bool {
 		if s.read.poller.PollDue(s.isReadable) {
 			return true
 		}
-	} else if s.read.poller.Poll(s.pollEnds) && s.readable() {
+	} else if s.read.poller.Poll(s.isReadable) {
 		return true
 	}
 	s.interrupted.Store(false)
@@ -98,9 +98,6 @@ func (s *stream) Readable() bool { return s.readable() }
 
 // Interrupt implements transport.Poller.
 func (s *stream) Interrupt() { s.interrupted.Store(true) }
-
-// pollEnded reports whether a poll need not go on.
-func (s *stream) pollEnded() bool { return s.interrupted.Load() || s.readable() }
 
 // Arm implements transport.Poller: it turns doorbells on again after a PollReadable that returned
 // true. It wakes Wait if TryRead already has bytes or an error to return.

@@ -37,7 +37,7 @@ type stream struct {
 	interrupted atomic.Bool // PollReadable must return, unless it is due
 	woken       atomic.Bool // Wait must return
 
-	isReadable, pollEnds func() bool // the methods readable and pollEnded
+	isReadable func() bool // the method readable
 }
 
 // ringPair holds the ring that a stream reads from (in) and the ring that it writes to (out).
@@ -50,9 +50,9 @@ var _ transport.Gatherer = (*stream)(nil)
 
 func newStream(peer *peerSocket, id doorbell, rings ringPair, a Addresses, poller *wait.MemoryPoller) *stream {
 	s := &stream{peer: peer, id: id, rings: rings, addresses: a}
-	s.read.init(poller.Clone(), s.readChanged)
+	s.read.init(poller.Clone().StopWhen(s.interrupted.Load), s.readChanged)
 	s.write.init(poller.Clone().SpinLonger(), s.writeChanged) // a full ring waits for a reader that may be blocked
-	s.isReadable, s.pollEnds = s.readable, s.pollEnded
+	s.isReadable = s.readable
 	return s
 }
 
