@@ -289,18 +289,32 @@ type MessageEnd struct {
 // Config.FaultHook sees, OnEnd does nothing.
 func (m *Message) OnEnd(f func(MessageEnd)) {
 	if m.ends != nil {
-		*m.ends = append(*m.ends, f)
+		m.ends.add(f)
 	}
 }
 
-// messageEnds is the functions that run when a message ends.
-type messageEnds []func(MessageEnd)
+// messageEnds is the functions that run when a message ends. Most messages have at most one.
+type messageEnds struct {
+	first func(MessageEnd)
+	more  []func(MessageEnd)
+}
+
+func (e *messageEnds) add(f func(MessageEnd)) {
+	if e.first == nil {
+		e.first = f
+	} else {
+		e.more = append(e.more, f)
+	}
+}
 
 // run runs the functions, once, and forgets them. It may be called again.
 func (e *messageEnds) run(outcome MessageOutcome, err error) {
-	all := *e
-	*e = nil
-	for _, f := range all {
+	all := e.take()
+	if all.first == nil {
+		return
+	}
+	all.first(MessageEnd{outcome, err})
+	for _, f := range all.more {
 		f(MessageEnd{outcome, err})
 	}
 }
@@ -308,7 +322,7 @@ func (e *messageEnds) run(outcome MessageOutcome, err error) {
 // take returns the functions, which no longer belong to e.
 func (e *messageEnds) take() messageEnds {
 	all := *e
-	*e = nil
+	*e = messageEnds{}
 	return all
 }
 

@@ -224,7 +224,7 @@ func (m *onceCache) forget() {
 // that later requests get. A reply that is being sent again stays reachable until it was sent. The
 // caller holds m.mu and has removed the run from m.kept.
 func (m *onceCache) evict(run *onceRun, why eviction, limits *Limits) {
-	if run.reply != nil && len(run.reply.ends) > 0 {
+	if run.reply != nil && run.reply.ends.first != nil {
 		go run.reply.ends.run(MessageSent, nil) // without m.mu
 	}
 	run.reply, run.evicted = nil, why

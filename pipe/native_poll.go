@@ -295,11 +295,15 @@ const maxParked = 20 * time.Millisecond
 // that message was open already when the goroutine last read.
 func (i *nativeReader) park() {
 	r := &i.stream
-	t := time.NewTimer(maxParked)
-	defer t.Stop()
+	if i.parkTimer == nil {
+		i.parkTimer = time.NewTimer(maxParked)
+	} else {
+		i.parkTimer.Reset(maxParked)
+	}
+	defer i.parkTimer.Stop()
 	select {
 	case <-r.resume:
-	case <-t.C:
+	case <-i.parkTimer.C:
 		r.mu.Lock()
 		r.overdue = r.open != nil && r.opened == r.openedAtPark // still the same message
 		r.mu.Unlock()

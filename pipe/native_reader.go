@@ -8,6 +8,7 @@ import (
 	"io"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/tensorpipe-go/tensorpipe/internal/budget"
 	"github.com/tensorpipe-go/tensorpipe/internal/native"
@@ -25,6 +26,7 @@ type nativeReader struct {
 	pipe        *nativePipe
 	stream      streamReader
 	resumeTimer resumeTimer
+	parkTimer   *time.Timer          // of the run loop, see park
 	readMu      sync.Mutex           // held to read messages and to pass them on in order
 	demand      atomic.Int32         // calls that want a message, less the messages in ready
 	polling     atomic.Bool          // a caller of Next or TryNext holds readMu

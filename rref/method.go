@@ -237,7 +237,8 @@ func (c *core) target(typ string) agent.CallOption {
 	if c.isOwned() {
 		t.ID = c.refs.localID(c)
 	}
-	data := append(slices.Clone(t.Owner[:]), t.ID[:]...)
+	data := make([]byte, 0, len(t.Owner)+len(t.ID)+8+len(typ))
+	data = append(append(data, t.Owner[:]...), t.ID[:]...)
 	data = binary.LittleEndian.AppendUint64(data, t.Epoch)
 	return agent.WithHeader(targetHeader, append(data, typ...))
 }
@@ -351,37 +352,35 @@ func (t *callTask) Rejected(err error) {
 
 // call calls the method for a request of the incarnation from, and returns a pointer to the result.
 func (t *callTask) call(ctx context.Context, from [16]byte) (ptr any, err error) {
-	found := agent.Future[*value]{}
-	t.refs.find(ctx, t.target, from, func(v *value, err error) {
-		if err != nil {
-			_ = found.Fail(err)
-			return
-		}
-		t.refs.hold(v)
-		t.refs.whenReady(ctx, v, func() { _ = found.Set(v) }, func() {
-			_ = found.Fail(context.Cause(ctx))
-			t.refs.unhold(v)
-		})
-	})
-	defer func() { // the method may use memory that the value has borrowed
-		found.Observe(func(found *agent.Future[*value]) {
-			if v, err := found.Result(); err == nil {
-				t.refs.unhold(v)
+	v := t.refs.holdReady(t.target)
+	if v == nil {
+		found := agent.Future[*value]{}
+		t.refs.find(ctx, t.target, from, func(v *value, err error) {
+			if err != nil {
+				_ = found.Fail(err)
+				return
 			}
+			t.refs.hold(v)
+			t.refs.whenReady(ctx, v, func() { _ = found.Set(v) }, func() {
+				_ = found.Fail(context.Cause(ctx))
+				t.refs.unhold(v)
+			})
 		})
-	}()
-	v, err := found.Wait(ctx)
+		if v, err = found.Wait(ctx); err != nil {
+			found.Observe(func(found *agent.Future[*value]) {
+				if v, err := found.Result(); err == nil {
+					t.refs.unhold(v)
+				}
+			})
+			return nil, err
+		}
+	}
+	defer t.refs.unhold(v) // the method may use memory that the value has borrowed
 	switch {
-	case err != nil:
-		return nil, err
 	case v.err != nil:
 		return nil, v.err
 	case t.bound == nil:
 		return nil, fmt.Errorf("%w: type %s has no method %s that %s serves", ErrNoMethod, v.typ, t.method, t.refs.self.Name)
 	}
-	ptr, err = t.bound.call(ctx, v.ptr)
-	if err != nil {
-		return nil, err
-	}
-	return ptr, nil
+	return t.bound.call(ctx, v.ptr)
 }

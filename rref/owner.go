@@ -261,6 +261,19 @@ func (r *Refs) find(ctx context.Context, id forkID, from [16]byte, found func(*v
 	}
 }
 
+// holdReady returns the value of the fork with that id, and holds it, or nil if this worker does not know the
+// fork or the value is not ready.
+func (r *Refs) holdReady(id forkID) *value {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	f := r.forks[id]
+	if f == nil || !f.value.ready {
+		return nil
+	}
+	f.value.locals++
+	return f.value
+}
+
 // unawait removes w from the requests that wait for the fork, and reports whether it was there.
 func (r *Refs) unawait(id forkID, w *awaiting) bool {
 	r.mu.Lock()

@@ -325,8 +325,10 @@ func (c *core) explain(err error) error {
 // result ends when the creation or the confirmation fails, since the owner may then never know the
 // reference. The caller calls stop after the call.
 func (c *core) whileUsable(ctx context.Context) (limited context.Context, stop func()) {
-	created := c.creation()
-	if created.IsDone() {
+	c.refs.mu.Lock()
+	created := c.created
+	c.refs.mu.Unlock()
+	if created == nil || created.IsDone() {
 		return ctx, func() {}
 	}
 	limited, cancel := context.WithCancelCause(ctx)

@@ -72,7 +72,10 @@ func (d *Decoder) Forget() {
 	d.parts = cleared(d.parts)
 	d.views = cleared(d.views)
 	d.storages = nil
-	d.headers = cleared(d.headers)
+	for i := range d.headers {
+		d.headers[i].data = nil // the names are used again
+	}
+	d.headers = d.headers[:0]
 }
 
 // splitMessage decodes the tables of the message, sets the budgets of d according to the Limits and

@@ -63,9 +63,21 @@ func (d *Decoder) readHeaders(c *cursor) error {
 		if err := d.charge(len(name) + int(unsafe.Sizeof(header{}))); err != nil {
 			return err
 		}
-		d.headers = append(d.headers, header{string(name), data})
+		d.addHeader(name, data)
 	}
 	return nil
+}
+
+// addHeader adds a header. Messages in a row often have the same ones: it uses the memory of the name in the last
+// message that had as many.
+func (d *Decoder) addHeader(name, data []byte) {
+	n := len(d.headers)
+	if n < cap(d.headers) && d.headers[:n+1][n].name == string(name) {
+		d.headers = d.headers[:n+1]
+		d.headers[n].data = data
+		return
+	}
+	d.headers = append(d.headers, header{string(name), data})
 }
 
 // state holds the values that hooks and callers set for one message by SetState.

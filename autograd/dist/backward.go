@@ -3,6 +3,7 @@ package dist
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"github.com/tensorpipe-go/tensorpipe/agent"
 	"github.com/tensorpipe-go/tensorpipe/agent/future"
@@ -52,7 +53,7 @@ func (c *Context) BackwardWith(ctx context.Context, o PassOptions, roots ...*aut
 		c.mu.Lock()
 		n := c.passes[p.origin]
 		n.aborted = max(n.aborted, p.number)
-		c.passes[p.origin] = n
+		put(&c.passes, p.origin, n)
 		c.mu.Unlock()
 		c.autograd.abort(c, p.id(), p.origin)
 		p.mu.Lock()
@@ -159,9 +160,10 @@ func (p *pass) awaitRest(ctx context.Context, fed []feed, w waits) error {
 		default:
 		}
 	})
+	reading := &uncancelled{ctx} // the end of the pass completes it
 	for p.run(ctx); !done.IsDone(); p.run(ctx) {
 		from := p.awaitNext()
-		p.context.autograd.agent.ReadUntil(context.WithoutCancel(ctx), agent.To(from.Name), wake)
+		p.context.autograd.agent.ReadUntil(reading, agent.To(from.Name), wake)
 	}
 	p.mu.Lock()
 	if p.driver == wake {
@@ -175,3 +177,16 @@ func (p *pass) awaitRest(ctx context.Context, fed []feed, w waits) error {
 	}
 	return w.add(report)
 }
+
+// uncancelled is a context that has the values of another one, and does not end. That of context.WithoutCancel
+// allocates for each Value.
+type uncancelled struct{ context.Context }
+
+// Deadline implements context.Context.
+func (*uncancelled) Deadline() (time.Time, bool) { return time.Time{}, false }
+
+// Done implements context.Context.
+func (*uncancelled) Done() <-chan struct{} { return nil }
+
+// Err implements context.Context.
+func (*uncancelled) Err() error { return nil }

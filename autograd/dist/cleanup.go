@@ -177,7 +177,7 @@ func (g *Autograd) failPass(id passID, from agent.Incarnation) {
 	if n.aborted = id.Number; n.ended < id.Number {
 		n.ended, n.why = id.Number, nil
 	}
-	c.passes[id.Origin] = n
+	put(&c.passes, id.Origin, n)
 	p := c.pass
 	c.mu.Unlock()
 	if p != nil && p.origin == id.Origin && p.number <= id.Number {

@@ -103,13 +103,18 @@ func (g *Autograd) MaxID() ID { return ID(uint64(uint16(g.self.Rank))<<rankShift
 func (g *Autograd) newContext(id ID, creator agent.Incarnation, name string) *Context {
 	c := &Context{
 		autograd: g, id: id, creator: creator, creatorName: name,
-		sends: map[uint64]*sendNode{}, receives: map[receiveKey]*autograd.Node{},
-		peers: map[agent.Incarnation]contextPeer{}, calls: map[agent.CallKey]openCall{},
-		grads: map[*autograd.Variable]autograd.Value{}, passes: map[agent.Incarnation]passNumbers{},
-		end: make(chan struct{}), charges: map[agent.Incarnation]int64{},
+		grads: map[*autograd.Variable]autograd.Value{}, end: make(chan struct{}),
 	}
 	g.contexts[uint64(id)] = c
 	return c
+}
+
+// put sets an element of a map, which it makes if it is nil: many maps of a Context stay empty.
+func put[K comparable, V any](m *map[K]V, key K, value V) {
+	if *m == nil {
+		*m = map[K]V{}
+	}
+	(*m)[key] = value
 }
 
 // FromContext returns the Context of ctx, or nil if it has none.
@@ -232,7 +237,7 @@ func (c *Context) check() error {
 // c.mu.
 func (c *Context) meet(p peer, called bool) {
 	if p.incarnation != c.autograd.agent.Incarnation() {
-		c.peers[p.incarnation] = contextPeer{p.WorkerInfo, called || c.peers[p.incarnation].called}
+		put(&c.peers, p.incarnation, contextPeer{p.WorkerInfo, called || c.peers[p.incarnation].called})
 	}
 }
 

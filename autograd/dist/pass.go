@@ -104,7 +104,7 @@ var defaultEngine = autograd.EngineOf(context.Background())
 // newPass begins the part of a pass in c on this worker, whose graph has the send nodes of c and roots.
 // The caller holds c.mu.
 func (c *Context) newPass(number uint64, origin agent.Incarnation, o PassOptions, roots []*autograd.Node) *pass {
-	p := &pass{context: c, number: number, origin: origin, options: o, sends: map[uint64]*sendNode{}, reports: waits{}}
+	p := &pass{context: c, number: number, origin: origin, options: o, sends: map[uint64]*sendNode{}}
 	p.ctx, p.stop = context.WithCancelCause(c.autograd.base)
 	p.graph = autograd.NewPass(o.RetainGraph, c.accumulate)
 	for _, n := range roots {
@@ -124,23 +124,26 @@ func (c *Context) newPass(number uint64, origin agent.Incarnation, o PassOptions
 func (p *pass) fail(err error) {
 	c := p.context
 	c.mu.Lock()
-	answers := p.end(err)
+	answers, waiting := p.end(err)
 	c.mu.Unlock()
 	for _, answer := range answers {
 		answer(passReport{}, err)
 	}
+	for _, f := range waiting {
+		f.Cancel(err)
+	}
 }
 
 // end ends the pass on this worker, with err or, if err is nil, because it has nothing to do any more:
-// the Context is free for another one. It returns the functions that the caller calls with the error. The
-// caller holds the lock of the Context.
-func (p *pass) end(err error) (answers []func(passReport, error)) {
+// the Context is free for another one. It returns the functions that the caller calls with the error,
+// and the futures that it cancels. The caller holds the lock of the Context.
+func (p *pass) end(err error) (answers []func(passReport, error), waiting []answer) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.err != nil {
-		return nil
+		return nil, nil
 	}
-	p.waiting = nil
+	waiting, p.waiting = p.waiting, nil
 	if p.err = err; err != nil {
 		if p.parent != nil {
 			answers = append(answers, p.parent)
@@ -160,8 +163,8 @@ func (p *pass) end(err error) (answers []func(passReport, error)) {
 	if p.number >= n.ended {
 		n.ended, n.why = p.number, err
 	}
-	c.passes[p.origin] = n
-	return answers
+	put(&c.passes, p.origin, n)
+	return answers, waiting
 }
 
 // maxOwed bounds how long an answer is owed: a computation may wait for what the answer would release.

@@ -26,12 +26,12 @@ func (g *Autograd) received(ctx context.Context, m *agent.Message) (context.Cont
 	if err != nil {
 		return ctx, err
 	}
-	in := &incoming{context: c, message: h.message}
-	m.SetState(incomingKey{}, in)
 	if !h.records {
 		ctx = autograd.NoGrad(ctx)
 	}
-	return &handlerContext{ctx, in}, nil
+	handler := &handlerContext{ctx, incoming{context: c, message: h.message}}
+	m.SetState(incomingKey{}, &handler.in)
+	return handler, nil
 }
 
 // receivedReply finds the Context of a reply, or a failure, which must be that of the call.
@@ -60,7 +60,7 @@ func (g *Autograd) receivedReply(ctx context.Context, m *agent.Message, data []b
 // handlerContext is the context of the handler of a request within a Context.
 type handlerContext struct {
 	context.Context
-	in *incoming
+	in incoming
 }
 
 // Value implements context.Context.
@@ -69,7 +69,7 @@ func (c *handlerContext) Value(key any) any {
 	case contextKey:
 		return c.in.context
 	case incomingKey:
-		return c.in
+		return &c.in
 	}
 	return c.Context.Value(key)
 }
@@ -102,14 +102,14 @@ func (g *Autograd) decoded(_ context.Context, m *agent.Message) error {
 		if err != nil {
 			return err
 		}
-		c.charges[from.incarnation] += in.bytes
+		put(&c.charges, from.incarnation, c.charges[from.incarnation]+in.bytes)
 	}
 	if len(in.variables) > 0 {
 		var n *autograd.Node
 		n = autograd.NewSource(receiveName, in.variables, func(ctx context.Context, grads []autograd.Value) error {
 			return passOf(ctx).send(ctx, n, from, message, grads)
 		})
-		c.receives[receiveKey{from.incarnation, message}] = n
+		put(&c.receives, receiveKey{from.incarnation, message}, n)
 	}
 	return nil
 }

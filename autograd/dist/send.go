@@ -33,7 +33,7 @@ func (g *Autograd) encoding(ctx context.Context, m *agent.Message) error {
 	}
 	if request {
 		c.meet(peerOf(m), true)
-		c.calls[call] = newOpenCall(m, out)
+		put(&c.calls, call, newOpenCall(m, out))
 	}
 	m.OnEnd(func(end agent.MessageEnd) { c.sent(call, request, out.message, end) })
 	return nil
@@ -128,7 +128,7 @@ func (g *Autograd) encoded(_ context.Context, m *agent.Message) error {
 		for out.message == 0 || c.sends[out.message] != nil {
 			out.message = uint64(uint16(g.self.Rank))<<rankShift | g.lastMessage.Add(1)&maxNumber
 		}
-		c.sends[out.message] = s
+		put(&c.sends, out.message, s)
 		c.order = append(c.order, out.message)
 	} else if m.Kind != agent.KindRequest && out.answers == 0 {
 		return nil
@@ -155,7 +155,7 @@ func (c *Context) renameSend(call agent.CallKey, answers uint64) error {
 	}
 	c.dropSend(open.out.message)
 	open.out.message = answers
-	c.sends[answers] = s
+	put(&c.sends, answers, s)
 	c.order = append(c.order, answers)
 	return nil
 }

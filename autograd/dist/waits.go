@@ -37,21 +37,21 @@ const (
 )
 
 // add adds a report. The error matches agent.ErrProtocol.
-func (w waits) add(report passReport) error {
+func (w *waits) add(report passReport) error {
 	for _, c := range report.Changes {
-		if c.Waiting < -maxWaiting || c.Waiting > maxWaiting || len(w) >= maxWorkers {
-			return fmt.Errorf("%w: a report of %d waiting messages on %q, one of %d workers", agent.ErrProtocol, c.Waiting, c.Worker, len(w))
+		if c.Waiting < -maxWaiting || c.Waiting > maxWaiting || len(*w) >= maxWorkers {
+			return fmt.Errorf("%w: a report of %d waiting messages on %q, one of %d workers", agent.ErrProtocol, c.Waiting, c.Worker, len(*w))
 		}
 		w.change(c)
 	}
 	return nil
 }
 
-func (w waits) change(c passChange) {
-	worker := w[c.Incarnation]
+func (w *waits) change(c passChange) {
+	worker := (*w)[c.Incarnation]
 	if worker == nil {
 		worker = &waitingWorker{name: c.Worker}
-		w[c.Incarnation] = worker
+		put((*map[agent.Incarnation]*waitingWorker)(w), c.Incarnation, worker)
 	}
 	if c.Absolute {
 		worker.n, worker.absolute = c.Waiting, true
