@@ -17,6 +17,9 @@ type Pass struct {
 	ready      []*step
 	open       int
 	out        []Value // memory of the results of a node
+
+	firstReady [4]*step // memory of ready and out in small graphs
+	firstOut   [4]Value
 }
 
 // NewPass returns a Pass. It calls accumulate for each leaf to which a gradient comes; if the Value was
@@ -27,7 +30,9 @@ func NewPass(retain bool, accumulate func(ctx context.Context, x *Variable, grad
 	if accumulate == nil {
 		accumulate = addToLeaf
 	}
-	return &Pass{retain: retain, accumulate: accumulate}
+	p := &Pass{retain: retain, accumulate: accumulate}
+	p.ready, p.out = p.firstReady[:0], p.firstOut[:0]
+	return p
 }
 
 // Feed adds grads to the gradients of the results of n, which Add has added: one for each, of which

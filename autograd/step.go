@@ -14,6 +14,9 @@ type stepTable struct {
 	slots  []*step // a power of two
 	n      int
 	unused []step // memory of further steps
+
+	firstSlots [16]*step // memory of small graphs
+	firstSteps [8]step
 }
 
 // find returns the step of n, or nil if there is none.
@@ -33,7 +36,9 @@ func (t *stepTable) find(n *Node) *step {
 func (t *stepTable) add(n *Node) *step {
 	if 2*t.n >= len(t.slots) {
 		old := t.slots
-		t.slots = make([]*step, max(16, 2*len(old)))
+		if t.slots = t.firstSlots[:]; old != nil {
+			t.slots = make([]*step, 2*len(old))
+		}
 		for _, s := range old {
 			if s != nil {
 				t.insert(s)
@@ -41,7 +46,9 @@ func (t *stepTable) add(n *Node) *step {
 		}
 	}
 	if len(t.unused) == 0 {
-		t.unused = make([]step, min(max(8, t.n), 256))
+		if t.unused = t.firstSteps[:]; t.n > 0 {
+			t.unused = make([]step, min(t.n, 256))
+		}
 	}
 	s := &t.unused[0]
 	t.unused = t.unused[1:]

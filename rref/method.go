@@ -111,12 +111,12 @@ func (m Methods) check() error {
 
 // find returns the method with that name of the type with that name. If the name is served for one type
 // only, that type may have another name, such as that of an interface. It returns nil if there is none.
-func (m Methods) find(name, typ string) *ServedMethod {
+func (m Methods) find(name string, typ []byte) *ServedMethod {
 	var only *ServedMethod
 	found := 0
 	for i := range m {
 		if s := &m[i]; s.name == name {
-			if s.typeName == typ {
+			if s.typeName == string(typ) {
 				return s
 			}
 			only = s
@@ -271,11 +271,11 @@ func (r *Refs) addLocalFork(c *core) {
 type callHandler struct {
 	refs   *Refs
 	remote bool
-	open   func(q *agent.Request, valueType string) (methodTask, error)
+	open   func(q *agent.Request, valueType []byte) (methodTask, error)
 }
 
 // openMethod is callHandler.open for Options.Methods.
-func (r *Refs) openMethod(q *agent.Request, valueType string) (methodTask, error) {
+func (r *Refs) openMethod(q *agent.Request, valueType []byte) (methodTask, error) {
 	if s := r.options.Methods.find(q.Name(), valueType); s != nil {
 		return s.open(q)
 	}
@@ -295,7 +295,7 @@ func (h callHandler) Open(q *agent.Request) (agent.Task, error) {
 	}
 	copy(t.target[:], data[16:])
 	var err error
-	if t.bound, err = h.open(q, string(data[40:])); err != nil {
+	if t.bound, err = h.open(q, data[40:]); err != nil {
 		return nil, err
 	}
 	if !h.remote { // if the method is not served, the error names the type of the value, which Run knows

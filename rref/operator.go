@@ -51,7 +51,7 @@ func (o Operator[R]) Remote(ctx context.Context, f *Ref[*tensor.Tensor], args ..
 }
 
 // openOperator is callHandler.open for operators.
-func (r *Refs) openOperator(q *agent.Request, _ string) (methodTask, error) {
+func (r *Refs) openOperator(q *agent.Request, _ []byte) (methodTask, error) {
 	t := &boundOperator{table: r.config.Operators, name: q.Name()}
 	return t, q.Decode(&t.args)
 }

@@ -263,7 +263,7 @@ func (p *pass) run(ctx context.Context) {
 // compute feeds gradients to the local graph, and executes all nodes that have their gradients. If that fails
 // the pass does, with an *agent.PanicError if a function of the application panics or ends the goroutine.
 func (p *pass) compute(ctx context.Context, fed []feed) {
-	err := error(&agent.PanicError{Value: "runtime.Goexit"}) // unless execute returns, or panics
+	err := errGoexit // unless execute returns, or panics
 	defer func() {
 		if v := recover(); v != nil {
 			err = &agent.PanicError{Value: fmt.Sprint(v), Stack: string(debug.Stack())}
@@ -274,6 +274,8 @@ func (p *pass) compute(ctx context.Context, fed []feed) {
 	}()
 	err = p.execute(ctx, fed)
 }
+
+var errGoexit error = &agent.PanicError{Value: "runtime.Goexit"}
 
 func (p *pass) execute(ctx context.Context, fed []feed) error {
 	for _, f := range fed {

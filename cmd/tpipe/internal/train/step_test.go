@@ -39,7 +39,7 @@ func TestStepCalls(t *testing.T) {
 }
 
 // maxStepAllocations bounds the allocations of one step on all workers together.
-const maxStepAllocations = 600
+const maxStepAllocations = 400
 
 // TestStepAllocates bounds the allocations of one step on all three workers together.
 func TestStepAllocates(t *testing.T) {
