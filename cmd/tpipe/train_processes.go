@@ -53,7 +53,7 @@ func (t *trainer) runAll(ctx context.Context, s streams) (err error) {
 // would run every 50 steps.
 func collectSeldom() {
 	if os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(1000)
+		debug.SetGCPercent(400)
 	}
 }
 
