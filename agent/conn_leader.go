@@ -259,8 +259,8 @@ func (c *conn) block(ctx context.Context, l *leader, done <-chan struct{}, expir
 	}
 }
 
-// A function that has been quick for some calls runs on the read loop of the connection, although
-// nobody has declared that it is short: to start a goroutine that reads meanwhile would take longer
+// A function that has been quick for some calls runs on the read loop of the connection, although it
+// is not declared to be short: to start a goroutine that reads meanwhile would take longer
 // than the function. If it takes long for once, or waits, another goroutine reads from then on.
 
 const (

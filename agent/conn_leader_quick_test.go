@@ -13,8 +13,8 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/internal/testutil/testwait"
 )
 
-// A function that has been quick runs on the goroutine that reads messages. These tests let it do then
-// what it has not done before.
+// A function that has been quick runs on the goroutine that reads messages. In these tests it does
+// something else then.
 
 var quick = agent.NewFunc[int, int]("test.quick")
 

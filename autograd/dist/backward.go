@@ -170,7 +170,7 @@ func (p *pass) awaitRest(ctx context.Context, fed []feed, w waits) error {
 		p.driver = nil
 	}
 	p.mu.Unlock()
-	p.run(ctx) // what has come since
+	p.run(ctx) // with gradients that have come since
 	report, err := done.Result()
 	if err != nil {
 		return err

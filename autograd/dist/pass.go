@@ -167,7 +167,7 @@ func (p *pass) end(err error) (answers []func(passReport, error), waiting []answ
 	return answers, waiting
 }
 
-// maxOwed bounds how long an answer is owed: a computation may wait for what the answer would release.
+// maxOwed bounds how long an answer is owed: a computation may wait for memory that the answer releases.
 const maxOwed = 5 * time.Millisecond
 
 // engage feeds gradients that a message has brought, or the roots. The caller then has them computed, by

@@ -17,7 +17,7 @@ func NewMemoryPoller(spin time.Duration) *MemoryPoller {
 	return &MemoryPoller{spinner{
 		bound:        spin,
 		placement:    new(placement),
-		registration: process.register(memorySpinners),
+		registration: &registration{arbiter: &process},
 		now:          func() time.Duration { return time.Since(epoch) },
 		yield:        yieldThread,
 	}}

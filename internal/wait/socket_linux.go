@@ -43,7 +43,7 @@ func NewReader(s Socket, spin time.Duration) (*Reader, error) {
 		raw:    raw,
 		spinner: spinner{
 			bound:        spin,
-			registration: process.register(memorySpinners),
+			registration: &registration{arbiter: &process},
 			now:          func() time.Duration { return time.Since(epoch) },
 			yield:        yieldBoth,
 		},
@@ -90,7 +90,9 @@ func (r *Reader) attemptRead(fd uintptr) bool {
 	return false
 }
 
-// elsewhere reports whether the socket of the other reader with input has some, or cannot be asked.
+// elsewhere reports whether the socket of the other reader with arrivals has input, or cannot be asked. It is
+// asked only in a process with one processor: with more, another thread may take the input meanwhile, and a spin
+// that yields to other processes does harm.
 func (r *Reader) elsewhere() bool {
 	c := r.spinner.registration.companion()
 	if c == nil {
@@ -202,6 +204,7 @@ func (w *Writer) failure(err error) error {
 	return &net.OpError{Op: "write", Net: local.Network(), Source: local, Addr: w.socket.RemoteAddr(), Err: err}
 }
 
+// yieldBoth yields to other goroutines, and to other threads if the process has one processor.
 func yieldBoth() {
 	runtime.Gosched()
 	if runtime.GOMAXPROCS(0) == 1 {

@@ -114,9 +114,8 @@ func (s *backoff) failed() {
 // arbiter decides which readers of the process may spin. All Readers and MemoryPollers are
 // registered with it.
 type arbiter struct {
-	registrations  atomic.Uint64                // number of registrations so far
-	last, previous atomic.Pointer[registration] // those with the last arrivals
-	changes        [2]atomic.Uint64             // k: arrivals for another reader than the last k+1 with arrivals
+	last, previous atomic.Pointer[registration] // the two readers with the last arrivals
+	changes        atomic.Uint64                // arrivals for another reader than these two
 	due            atomic.Bool                  // a goroutine spins in pollDue
 	started        atomic.Bool                  // see GoroutineStarted
 }
@@ -129,30 +128,14 @@ var process arbiter
 // use it.
 type registration struct {
 	arbiter *arbiter
-	number  uint64
-	fd      atomic.Int32   // of a socket; 0 for none
-	alone   atomic.Int32   // arrivals since the last one for another reader, up to exclusiveAfter
-	changes *atomic.Uint64 // of the arbiter: arrivals after which others than this reader and its companions are active
-	seen    atomic.Uint64  // value of changes at the last arrival
-	run     atomic.Int32   // arrivals since then, up to exclusiveAfter
+	fd      atomic.Int32  // of a socket; 0 for none
+	alone   atomic.Int32  // arrivals since the last one for another reader, up to exclusiveAfter
+	seen    atomic.Uint64 // value of arbiter.changes at the last arrival
+	run     atomic.Int32  // arrivals since then, up to exclusiveAfter
 }
 
 // exclusiveAfter is how long that run must be before the reader may spin.
 const exclusiveAfter = 8
-
-// The numbers of readers that may spin at a time. For those of sockets it is one, because during its
-// spin the kernel is not asked about the sockets of others. Two readers of memory do each other no
-// harm: a worker that serves two others in turn would otherwise have to be woken for each request.
-const (
-	socketSpinners = 1
-	memorySpinners = 2
-)
-
-// register returns the registration of a new reader, which may spin while at most that number of
-// readers, itself included, have arrivals.
-func (r *arbiter) register(spinners int) *registration {
-	return &registration{arbiter: r, number: r.registrations.Add(1), changes: &r.changes[spinners-1]}
-}
 
 // arrived records that input has arrived for this reader. It writes to shared fields only if that
 // changes them, since other processors read them all the time.
@@ -160,14 +143,13 @@ func (s *registration) arrived() {
 	if a := s.arbiter; a.last.Load() != s {
 		s.alone.Store(0)
 		before := a.last.Swap(s)
-		a.changes[socketSpinners-1].Add(1)
 		if a.previous.Swap(before) != s {
-			a.changes[memorySpinners-1].Add(1)
+			a.changes.Add(1)
 		}
 	} else if s.alone.Load() < exclusiveAfter {
 		s.alone.Add(1)
 	}
-	if n := s.changes.Load(); s.seen.Load() != n {
+	if n := s.arbiter.changes.Load(); s.seen.Load() != n {
 		s.seen.Store(n)
 		s.run.Store(0)
 	} else if s.run.Load() < exclusiveAfter {
@@ -175,21 +157,23 @@ func (s *registration) arrived() {
 	}
 }
 
-// companion returns the other reader that has input, nil if there is none.
+// companion returns the other reader that has arrivals, nil if there is none.
 func (s *registration) companion() *registration {
-	if s.alone.Load() >= exclusiveAfter {
-		return nil
-	}
-	if last := s.arbiter.last.Load(); last != s {
+	switch last := s.arbiter.last.Load(); {
+	case last != s:
 		return last
+	case s.alone.Load() >= exclusiveAfter:
+		return nil
 	}
 	return s.arbiter.previous.Load()
 }
 
 // exclusive reports whether the reader may spin: it has had exclusiveAfter arrivals during which no
-// readers had any but itself and, if two may spin, one other.
+// readers had any but itself and one other. Two readers of memory do each other no harm, and a worker
+// that serves two others in turn would otherwise have to be woken for each request. For two sockets see
+// Reader.elsewhere.
 func (s *registration) exclusive() bool {
-	return s.run.Load() >= exclusiveAfter && s.seen.Load() == s.changes.Load()
+	return s.run.Load() >= exclusiveAfter && s.seen.Load() == s.arbiter.changes.Load()
 }
 
 // GoroutineStarted must be called when a goroutine was started whose work should not wait for a reader

@@ -22,7 +22,7 @@ func newTestSpinner(bound time.Duration) *testSpinner {
 	s := &testSpinner{}
 	s.spinner = &spinner{
 		bound:        bound,
-		registration: new(arbiter).register(socketSpinners),
+		registration: &registration{arbiter: new(arbiter)},
 		now:          func() time.Duration { return s.time },
 		yield:        func() { s.yields++ },
 	}
@@ -34,6 +34,12 @@ func (s *testSpinner) makeExclusive() *testSpinner {
 	for range exclusiveAfter + 1 {
 		s.registration.arrived()
 	}
+	return s
+}
+
+// onlyAlone makes s spin only while no other reader has arrivals, as sockets do, and returns s.
+func (s *testSpinner) onlyAlone() *testSpinner {
+	s.stop = func() bool { return s.registration.companion() != nil }
 	return s
 }
 
@@ -119,9 +125,9 @@ func TestBackoff(t *testing.T) {
 }
 
 func TestOnlyExclusiveReaderSpins(t *testing.T) {
-	one := newTestSpinner(10 * time.Microsecond)
-	two := newTestSpinner(10 * time.Microsecond)
-	two.registration = one.registration.arbiter.register(socketSpinners)
+	one := newTestSpinner(10 * time.Microsecond).onlyAlone()
+	two := newTestSpinner(10 * time.Microsecond).onlyAlone()
+	two.registration = &registration{arbiter: one.registration.arbiter}
 	spins := func(s *testSpinner) bool { _, polls := s.wait(0); s.backoff = backoff{}; return polls > 0 }
 
 	require.False(t, spins(one), "nothing came yet")
@@ -145,9 +151,10 @@ func TestTwoReadersOfMemorySpin(t *testing.T) {
 	one, two, third := newTestSpinner(10*time.Microsecond), newTestSpinner(10*time.Microsecond), newTestSpinner(10*time.Microsecond)
 	a := one.registration.arbiter
 	for _, s := range []*testSpinner{one, two, third} {
-		s.registration = a.register(memorySpinners)
+		s.registration = &registration{arbiter: a}
 	}
-	socket := a.register(socketSpinners)
+	socket := newTestSpinner(10 * time.Microsecond).onlyAlone()
+	socket.registration = &registration{arbiter: a}
 	spins := func(s *testSpinner) bool { _, polls := s.wait(0); s.backoff = backoff{}; return polls > 0 }
 	inTurn := func(all ...*registration) {
 		for range exclusiveAfter + len(all) {
@@ -167,11 +174,11 @@ func TestTwoReadersOfMemorySpin(t *testing.T) {
 	inTurn(one.registration, two.registration, third.registration)
 	require.False(t, spins(one) || spins(two) || spins(third), "three are busy")
 
-	inTurn(one.registration, socket)
+	inTurn(one.registration, socket.registration)
 	require.True(t, spins(one))
-	require.False(t, socket.exclusive(), "a socket is alone or does not spin")
-	inTurn(socket)
-	require.True(t, socket.exclusive())
+	require.False(t, spins(socket), "it is alone or does not spin")
+	inTurn(socket.registration)
+	require.True(t, spins(socket))
 }
 
 // A reader of memory that spins lets other goroutines run first if GoroutineStarted was called.
@@ -192,8 +199,8 @@ func TestStartedGoroutineRunsBeforeSpin(t *testing.T) {
 
 // An arrival for another reader ends a spin.
 func TestArrivalForAnotherEndsSpin(t *testing.T) {
-	s := newTestSpinner(100 * time.Microsecond).makeExclusive()
-	other := s.registration.arbiter.register(socketSpinners)
+	s := newTestSpinner(100 * time.Microsecond).makeExclusive().onlyAlone()
+	other := &registration{arbiter: s.registration.arbiter}
 	polls := 0
 	require.False(t, s.poll(func() bool {
 		polls++
@@ -210,7 +217,7 @@ func TestArrivalForAnotherEndsSpin(t *testing.T) {
 // at a time is in it.
 func TestPollDue(t *testing.T) {
 	one, two := newTestSpinner(10*time.Microsecond), newTestSpinner(10*time.Microsecond)
-	two.registration = one.registration.arbiter.register(socketSpinners)
+	two.registration = &registration{arbiter: one.registration.arbiter}
 	for _, s := range []*testSpinner{one, two} {
 		s.registration.arrived()
 	}

@@ -11,10 +11,11 @@
 // may depend on a goroutine of this process; a spin that kept the processor from it would wait for
 // itself.
 //
-// A Reader does not yield to other threads (sched_yield). In a process with an idle second
-// processor, each such yield makes the runtime wake a thread, which would take over the goroutines;
-// the reply would then travel between threads that block and wake. While the spinning thread keeps
-// its processor, that thread does not get the goroutines.
+// A Reader yields to other threads (sched_yield) only if the process has one processor
+// (GOMAXPROCS). In a process with an idle second processor, each such yield makes the runtime wake a
+// thread, which would take over the goroutines; the reply would then travel between threads that
+// block and wake. While the spinning thread keeps its processor, that thread does not get the
+// goroutines.
 //
 // A [MemoryPoller] spins until memory changes, in which the kernel has no part. It polls for some
 // microseconds without a system call. After that it yields to other threads between polls: if more
@@ -41,7 +42,8 @@
 //     replies do not come during a spin, and on sockets with occasional messages.
 //   - Only one reader of a process spins at a time, or two of memory, and only if for some time
 //     nothing arrived for others. A spin for one of several readers would delay the others: the
-//     kernel is not asked for their input during it.
+//     kernel is not asked for their input during it. If the process has one processor, two sockets
+//     may be spun on: the spin on one asks the kernel about the other too, and ends if that has input.
 //
 // A socket without traffic costs nothing.
 package wait

@@ -81,7 +81,7 @@ func (s *stream) PollReadable(due bool) bool {
 		return true
 	}
 	if due {
-		s.interrupted.Store(false) // it was meant for the one who polled before
+		s.interrupted.Store(false) // it was meant for an earlier poll
 		if s.read.poller.PollDue(s.isReadable) {
 			return true
 		}
