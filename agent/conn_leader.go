@@ -190,7 +190,7 @@ func (c *conn) poll(l *leader, done <-chan struct{}) bool {
 
 // ReadUntil blocks until it has received from done or ctx has ended. While it waits it may handle messages
 // of the worker to on this goroutine, which saves a switch to it. It is for extensions: a caller that expects
-// messages of that worker is woken by them soonest.
+// messages of that worker receives them without a switch of goroutines.
 func (a *Agent) ReadUntil(ctx context.Context, to To, done <-chan struct{}) {
 	if p := a.peers.find(to); p != nil {
 		if c := p.conn.Load(); c != nil {
@@ -264,25 +264,25 @@ func (c *conn) block(ctx context.Context, l *leader, done <-chan struct{}, expir
 // than the function. If it takes long for once, or waits, another goroutine reads from then on.
 
 const (
-	// quickTask bounds the duration of a quick run.
-	quickTask = 200 * time.Microsecond
+	// maxQuickRun bounds the duration of a quick run.
+	maxQuickRun = 200 * time.Microsecond
 
-	// quickPace is the pace from which on a function is quick.
-	quickPace = 8
+	// minQuickRuns is the number of quick runs in a row from which on a function is quick.
+	minQuickRuns = 8
 
-	// watchPeriod is how often a quickWatch looks at the run in progress. Messages wait for a run that
-	// is not quick for once for two periods, and while the runtime delays timers.
+	// watchPeriod is how often a quickWatch checks the run in progress. If it is slow, messages wait up
+	// to two periods, longer while the runtime delays timers.
 	watchPeriod = time.Millisecond
 )
 
-// pace is the number of runs of a function within quickTask since the last other one, up to quickPace.
+// pace is the number of runs of a function in a row that took at most maxQuickRun, up to minQuickRuns.
 type pace struct{ atomic.Int32 }
 
 // measure changes the pace after a run that began at that time.
 func (p *pace) measure(begun time.Time) {
-	if time.Since(begun) > quickTask {
+	if time.Since(begun) > maxQuickRun {
 		p.Store(0)
-	} else if n := p.Load(); n < quickPace {
+	} else if n := p.Load(); n < minQuickRuns {
 		p.Store(n + 1)
 	}
 }
@@ -302,7 +302,7 @@ func (p *paces) of(r *Request) *pace {
 // isQuick reports whether the read loop that l leads runs r itself: its function has been quick, and no
 // further message is there, which could be for another processor. A stream waits for its own messages.
 func (l *leader) isQuick(r *Request) bool {
-	return !l.yielded && r.message == nil && r.stream == nil && l.conn.agent.paces.of(r).Load() >= quickPace && !l.conn.pipe.Pending()
+	return !l.yielded && r.message == nil && r.stream == nil && l.conn.agent.paces.of(r).Load() >= minQuickRuns && !l.conn.pipe.Pending()
 }
 
 // runQuick runs r on the read loop that l leads. It sets l.passed if another goroutine reads in its place

@@ -190,7 +190,7 @@ func goOn[A, R any](ctx context.Context, h *handle, typ, name, valueType string,
 	}
 	ctx, stop := c.whileUsable(ctx)
 	g := agent.NewMessageType[A, R](typ).Go(ctx, c.refs.agent, agent.To(c.owner.Name), name, args, append(slices.Clip(opts), c.target(valueType))...)
-	g.Observe(func(*agent.Future[R]) {
+	g.Observe(func() {
 		stop()
 		c.unuse()
 	})
@@ -207,7 +207,7 @@ func remoteOn[A, R any](ctx context.Context, h *handle, typ, name, valueType str
 	created := create(ctx, a, to, func(ctx context.Context, o []agent.CallOption) *agent.Future[uint64] {
 		return agent.NewMessageType[A, uint64](typ).Go(ctx, a, to, name, args, o...)
 	}, append(slices.Clip(opts), c.target(valueType)))
-	created.creation().Observe(func(*agent.Future[agent.None]) { c.unuse() })
+	created.creation().Observe(func() { c.unuse() })
 	return newRef[R](created)
 }
 
@@ -367,7 +367,7 @@ func (t *callTask) call(ctx context.Context, from [16]byte) (ptr any, err error)
 			})
 		})
 		if v, err = found.Wait(ctx); err != nil {
-			found.Observe(func(found *agent.Future[*value]) {
+			found.Observe(func() {
 				if v, err := found.Result(); err == nil {
 					t.refs.unhold(v)
 				}

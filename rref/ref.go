@@ -332,8 +332,8 @@ func (c *core) whileUsable(ctx context.Context) (limited context.Context, stop f
 		return ctx, func() {}
 	}
 	limited, cancel := context.WithCancelCause(ctx)
-	created.Observe(func(f *agent.Future[agent.None]) {
-		if err := f.Err(); err != nil {
+	created.Observe(func() {
+		if err := created.Err(); err != nil {
 			cancel(err)
 		}
 	})

@@ -108,7 +108,7 @@ func create(ctx context.Context, a *agent.Agent, to agent.To, send func(context.
 	}
 	sent := time.Now()
 	f := send(ctx, append(slices.Clip(opts), agent.WithHeader(forkHeader, appendFork(nil, owner, id, label, forkLabel, epoch))))
-	f.Observe(func(f *agent.Future[uint64]) {
+	f.Observe(func() {
 		granted, err := f.Result()
 		if err != nil {
 			r.checkFenced(c.owner, err)

@@ -73,7 +73,10 @@ func (d *Decoder) Forget() {
 	d.views = cleared(d.views)
 	d.storages = nil
 	for i := range d.headers {
-		d.headers[i].data = nil // the names are used again
+		h := &d.headers[i]
+		if h.data = nil; len(h.name) > maxKeptName {
+			h.name = ""
+		}
 	}
 	d.headers = d.headers[:0]
 }

@@ -68,6 +68,9 @@ func (d *Decoder) readHeaders(c *cursor) error {
 	return nil
 }
 
+// maxKeptName bounds the names that a Decoder keeps for the next message, in bytes.
+const maxKeptName = 64
+
 // addHeader adds a header. Messages in a row often have the same ones: it uses the memory of the name in the last
 // message that had as many.
 func (d *Decoder) addHeader(name, data []byte) {

@@ -178,7 +178,7 @@ func (f *Future[T]) unwatch(w watcher) {
 // which f failed. If ctx ends while f is pending, Wait returns the zero value and an error that
 // matches ctx.Err(), and ErrTimeout after a deadline, and f stays pending. If f is done, Wait does
 // not check whether ctx has ended. With Options.Attender the goroutine may do work while it waits: that of a
-// call reads the messages of the worker, and runs short functions and interceptors as a blocking call does.
+// call reads messages of the worker, and runs short functions and interceptors as a blocking call does.
 //
 // The value may be computed by work that is only enqueued on devices, see SetOn. The host does not
 // wait for that work. Instead, Wait makes the stream that ctx has for each of these devices
@@ -277,7 +277,8 @@ type Options struct {
 // Attender does work that may complete a future.
 type Attender interface {
 	// Attend is called by Wait before it blocks, on the same goroutine, with its context and the
-	// channel of Done. It may return at any time. A Waiter in the context is notified only after it.
+	// channel of Done. It may return at any time. If it blocks, it must notify the Waiter of the
+	// context itself. Settle calls it too.
 	Attend(ctx context.Context, done <-chan struct{})
 }
 

@@ -149,18 +149,15 @@ func (f *Future[T]) OnDone(fn func(*Future[T])) error {
 	return nil
 }
 
-// Observe makes f call fn(f) once f is done, or at once if it is done already, on the goroutine that
+// Observe makes f call fn once f is done, or at once if it is done already, on the goroutine that
 // completes f. That saves the goroutine of OnDone. fn must neither block nor panic: for the future of a call
 // the goroutine may be the one that reads the messages of the worker.
-func (f *Future[T]) Observe(fn func(*Future[T])) { f.watch(&observer[T]{f, fn}) }
+func (f *Future[T]) Observe(fn func()) { f.watch(observer(fn)) }
 
 // observer is the watcher of Observe.
-type observer[T any] struct {
-	f  *Future[T]
-	fn func(*Future[T])
-}
+type observer func()
 
-func (o *observer[T]) completed(error) { o.fn(o.f) }
+func (fn observer) completed(error) { fn() }
 
 // enqueue appends a callback to those that run once f is done, and returns without waiting. If f is
 // done and no goroutine is running callbacks of f, it starts one. The caller must not hold f.mu.

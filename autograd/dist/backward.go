@@ -48,7 +48,15 @@ func (c *Context) BackwardWith(ctx context.Context, o PassOptions, roots ...*aut
 		return err
 	}
 	defer context.AfterFunc(ctx, func() { p.fail(context.Cause(ctx)) })()
-	if err := p.drive(ctx, fed); err != nil {
+	returned := false
+	defer func() {
+		if !returned { // a short function that ran here has ended the goroutine
+			p.fail(errGoexit)
+		}
+	}()
+	err = p.drive(ctx, fed)
+	returned = true
+	if err != nil {
 		p.fail(err)
 		c.mu.Lock()
 		n := c.passes[p.origin]
@@ -109,11 +117,7 @@ func (c *Context) beginPass(o PassOptions, fed []feed) (*pass, error) {
 	for _, call := range c.calls {
 		return nil, fmt.Errorf("%w: %s is under way", ErrRunning, call)
 	}
-	var nodes []*autograd.Node
-	for _, f := range fed {
-		nodes = append(nodes, f.node)
-	}
-	return c.newPass(g.lastPass.Add(1), g.agent.Incarnation(), o, nodes), nil
+	return c.newPass(g.lastPass.Add(1), g.agent.Incarnation(), o, fed), nil
 }
 
 // maxRounds bounds the rounds of settleAll. Each finds at least one more worker whose send nodes wait, or

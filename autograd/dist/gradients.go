@@ -52,16 +52,12 @@ func (p *pass) send(ctx context.Context, n *autograd.Node, from peer, message ui
 	if args.Grads, err = encodeGradients(ctx, n, grads); err != nil {
 		return err
 	}
-	f := gradientsMessage.Go(context.Background(), c.autograd.agent, agent.To(from.Name), "", args) // fail cancels it
+	f := gradientsMessage.Go(p.ctx, c.autograd.agent, agent.To(from.Name), "", args)
 	p.mu.Lock()
 	p.open++
 	p.waiting = append(p.waiting, answer{f, from})
-	ended := p.err
 	p.mu.Unlock()
-	if ended != nil {
-		f.Cancel(ended)
-	}
-	f.Observe(func(f *agent.Future[passReport]) {
+	f.Observe(func() {
 		report, err := f.Result()
 		p.answered(report, err)
 	})

@@ -17,8 +17,8 @@ type messageHeader struct {
 	message     uint64 // the number of the message, 0 if it has no node
 	answers     uint64 // of a reply: the number of the request that the function has served
 	creator     agent.Incarnation
-	records     bool // of a request: the function records a graph
-	creatorName string
+	records     bool   // of a request: the function records a graph
+	creatorName []byte // a part of the message
 }
 
 const (
@@ -52,6 +52,6 @@ func parseHeader(data []byte) (h messageHeader, err error) {
 	h.answers = binary.LittleEndian.Uint64(data[16:])
 	copy(h.creator[:], data[24:])
 	h.records = data[headerSize-1]&flagRecords != 0
-	h.creatorName = string(data[headerSize:])
+	h.creatorName = data[headerSize:]
 	return h, nil
 }

@@ -35,7 +35,7 @@ type pass struct {
 	open    int                       // messages with gradients that were sent and are not answered
 	waiting []answer                  // to these messages, of which some may have come
 	awaited peer                      // the worker whose answer is awaited next
-	driver  chan struct{}             // of the goroutine that waits in awaitRest and computes, for which it has a token; nil if there is none
+	driver  chan struct{}             // wakes the goroutine in awaitRest, which computes; its capacity is 1; nil if there is none
 	parent  func(passReport, error)   // answers the message that has ended the last rest; nil at rest
 	owed    []func(passReport, error) // answer other messages, see engage
 	overdue *time.Timer               // gives these answers
@@ -103,12 +103,12 @@ var defaultEngine = autograd.EngineOf(context.Background())
 
 // newPass begins the part of a pass in c on this worker, whose graph has the send nodes of c and roots.
 // The caller holds c.mu.
-func (c *Context) newPass(number uint64, origin agent.Incarnation, o PassOptions, roots []*autograd.Node) *pass {
+func (c *Context) newPass(number uint64, origin agent.Incarnation, o PassOptions, roots []feed) *pass {
 	p := &pass{context: c, number: number, origin: origin, options: o, sends: map[uint64]*sendNode{}}
 	p.ctx, p.stop = context.WithCancelCause(c.autograd.base)
 	p.graph = autograd.NewPass(o.RetainGraph, c.accumulate)
-	for _, n := range roots {
-		p.graph.Add(n)
+	for _, f := range roots {
+		p.graph.Add(f.node)
 	}
 	for _, number := range c.order {
 		if s := c.sends[number]; s != nil {
@@ -124,26 +124,23 @@ func (c *Context) newPass(number uint64, origin agent.Incarnation, o PassOptions
 func (p *pass) fail(err error) {
 	c := p.context
 	c.mu.Lock()
-	answers, waiting := p.end(err)
+	answers := p.end(err)
 	c.mu.Unlock()
 	for _, answer := range answers {
 		answer(passReport{}, err)
 	}
-	for _, f := range waiting {
-		f.Cancel(err)
-	}
 }
 
 // end ends the pass on this worker, with err or, if err is nil, because it has nothing to do any more:
-// the Context is free for another one. It returns the functions that the caller calls with the error,
-// and the futures that it cancels. The caller holds the lock of the Context.
-func (p *pass) end(err error) (answers []func(passReport, error), waiting []answer) {
+// the Context is free for another one. It returns the functions that the caller calls with the error. The
+// caller holds the lock of the Context.
+func (p *pass) end(err error) (answers []func(passReport, error)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.err != nil {
-		return nil, nil
+		return nil
 	}
-	waiting, p.waiting = p.waiting, nil
+	p.waiting = nil
 	if p.err = err; err != nil {
 		if p.parent != nil {
 			answers = append(answers, p.parent)
@@ -164,7 +161,7 @@ func (p *pass) end(err error) (answers []func(passReport, error), waiting []answ
 		n.ended, n.why = p.number, err
 	}
 	put(&c.passes, p.origin, n)
-	return answers, waiting
+	return answers
 }
 
 // maxOwed bounds how long an answer is owed: a computation may wait for memory that the answer releases.
@@ -192,12 +189,12 @@ func (p *pass) engage(fed []feed, answer func(passReport, error)) {
 	case p.parent == nil:
 		p.parent, answer = answer, nil
 	case p.origin == p.context.autograd.agent.Incarnation():
-		p.owed, answer = append(p.owed, answer), nil
 		if p.overdue == nil {
 			p.overdue = time.AfterFunc(maxOwed, p.answerOwed)
-		} else {
+		} else if len(p.owed) == 0 {
 			p.overdue.Reset(maxOwed)
 		}
+		p.owed, answer = append(p.owed, answer), nil
 	}
 	for _, f := range fed {
 		delete(p.sends, f.message)

@@ -10,7 +10,7 @@ import (
 // contextFor returns the Context with that number of the given creator, for a request of the worker from.
 // It adds the Context if there is none. The error matches ErrNoContext if it has ended, or
 // agent.ErrOverloaded if too many have come from that worker.
-func (g *Autograd) contextFor(id ID, creator agent.Incarnation, name string, from peer) (*Context, error) {
+func (g *Autograd) contextFor(id ID, creator agent.Incarnation, name []byte, from peer) (*Context, error) {
 	g.mu.Lock()
 	c := g.contexts[uint64(id)]
 	var err error
@@ -24,7 +24,7 @@ func (g *Autograd) contextFor(id ID, creator agent.Incarnation, name string, fro
 		err = id.missing() // it was closed
 	default:
 		if err = g.charge(from, 1, 0); err == nil {
-			c = g.newContext(id, creator, name)
+			c = g.newContext(id, creator, string(name))
 			c.charged, c.since = from.incarnation, time.Now()
 		}
 	}

@@ -50,7 +50,7 @@ func (m *MemoryPoller) Clone() *MemoryPoller {
 	return &MemoryPoller{s}
 }
 
-// StopWhen makes Poll return false early when stop returns true, and returns m.
+// StopWhen makes Poll return false early when stop returns true, and returns m. PollDue does not call stop.
 func (m *MemoryPoller) StopWhen(stop func() bool) *MemoryPoller {
 	m.spinner.stop = stop
 	return m

@@ -45,11 +45,11 @@ func NewReader(s Socket, spin time.Duration) (*Reader, error) {
 			bound:        spin,
 			registration: &registration{arbiter: &process},
 			now:          func() time.Duration { return time.Since(epoch) },
-			yield:        yieldBoth,
+			yield:        yieldAll,
 		},
 	}
 	r.attempt, r.ready = r.attemptRead, r.read
-	r.spinner.stop = r.elsewhere
+	r.spinner.stop = r.otherHasInput
 	return r, nil
 }
 
@@ -90,21 +90,24 @@ func (r *Reader) attemptRead(fd uintptr) bool {
 	return false
 }
 
-// elsewhere reports whether the socket of the other reader with arrivals has input, or cannot be asked. It is
-// asked only in a process with one processor: with more, another thread may take the input meanwhile, and a spin
-// that yields to other processes does harm.
-func (r *Reader) elsewhere() bool {
-	c := r.spinner.registration.companion()
-	if c == nil {
+// otherHasInput reports whether the socket of the other reader with arrivals has input, or cannot be asked. It is
+// asked only in a process with one processor: with more, yieldAll does not yield to other processes, and a spin
+// for one of two sockets would keep the processor from them.
+func (r *Reader) otherHasInput() bool {
+	fd, found := r.spinner.registration.companion()
+	switch {
+	case !found:
 		return false
-	}
-	fd := c.fd.Load()
-	if fd == 0 || runtime.GOMAXPROCS(0) > 1 {
+	case fd == 0 || runtime.GOMAXPROCS(0) > 1:
 		return true
 	}
 	r.other[0] = unix.PollFd{Fd: fd, Events: unix.POLLIN}
 	n, err := unix.Poll(r.other[:], 0)
-	return n != 0 || err != nil
+	if n == 0 && err == nil {
+		return false
+	}
+	r.spinner.backoff.succeeded() // it has waited for either
+	return true
 }
 
 // read calls read(2) without blocking, with r.dst as the destination, and stores the result in r.n
@@ -204,8 +207,8 @@ func (w *Writer) failure(err error) error {
 	return &net.OpError{Op: "write", Net: local.Network(), Source: local, Addr: w.socket.RemoteAddr(), Err: err}
 }
 
-// yieldBoth yields to other goroutines, and to other threads if the process has one processor.
-func yieldBoth() {
+// yieldAll yields to other goroutines, and to other threads if the process has one processor.
+func yieldAll() {
 	runtime.Gosched()
 	if runtime.GOMAXPROCS(0) == 1 {
 		yieldThread()

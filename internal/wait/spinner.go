@@ -14,7 +14,7 @@ type spinner struct {
 	backoff      backoff
 	now          func() time.Duration
 	yield        func()
-	stop         func() bool // reports whether a spin that is not due must end for another reader; nil for never
+	stop         func() bool // reports whether a spin that is not due must end early; nil for never
 }
 
 // poll calls ready until ready returns true or the spin ends, and reports whether ready returned
@@ -38,8 +38,9 @@ func (s *spinner) pollDue(ready func() bool) bool {
 }
 
 // spin calls ready, with yields between the calls, until ready returns true or s.bound has passed,
-// and reports whether ready returned true. Unless due is true, arrivals for other readers end the
-// spin early, see exclusive. If it does not end early, spin records in s.backoff whether it has found input.
+// and reports whether ready returned true. Unless due is true, arrivals for other readers and
+// s.stop end the spin early, see exclusive. If it does not end early, spin records in s.backoff whether it has
+// found input.
 func (s *spinner) spin(ready func() bool, due bool) bool {
 	if s.placement != nil && s.pollBeforeYield(ready) {
 		return true
@@ -53,7 +54,6 @@ func (s *spinner) spin(ready func() bool, due bool) bool {
 		yields++
 		took := s.now() - now
 		if !due && s.stop != nil && s.stop() {
-			s.backoff.succeeded()
 			return false
 		}
 		if ready() {
@@ -127,11 +127,11 @@ var process arbiter
 // registration identifies one reader to the arbiter and counts its arrivals. Several goroutines may
 // use it.
 type registration struct {
-	arbiter *arbiter
-	fd      atomic.Int32  // of a socket; 0 for none
-	alone   atomic.Int32  // arrivals since the last one for another reader, up to exclusiveAfter
-	seen    atomic.Uint64 // value of arbiter.changes at the last arrival
-	run     atomic.Int32  // arrivals since then, up to exclusiveAfter
+	arbiter    *arbiter
+	fd         atomic.Int32  // of a socket; 0 for none
+	sinceOther atomic.Int32  // arrivals since the last one for another reader, up to exclusiveAfter
+	seen       atomic.Uint64 // value of arbiter.changes at the last arrival
+	run        atomic.Int32  // arrivals since then, up to exclusiveAfter
 }
 
 // exclusiveAfter is how long that run must be before the reader may spin.
@@ -141,13 +141,13 @@ const exclusiveAfter = 8
 // changes them, since other processors read them all the time.
 func (s *registration) arrived() {
 	if a := s.arbiter; a.last.Load() != s {
-		s.alone.Store(0)
+		s.sinceOther.Store(0)
 		before := a.last.Swap(s)
 		if a.previous.Swap(before) != s {
 			a.changes.Add(1)
 		}
-	} else if s.alone.Load() < exclusiveAfter {
-		s.alone.Add(1)
+	} else if s.sinceOther.Load() < exclusiveAfter {
+		s.sinceOther.Add(1)
 	}
 	if n := s.arbiter.changes.Load(); s.seen.Load() != n {
 		s.seen.Store(n)
@@ -157,15 +157,21 @@ func (s *registration) arrived() {
 	}
 }
 
-// companion returns the other reader that has arrivals, nil if there is none.
-func (s *registration) companion() *registration {
-	switch last := s.arbiter.last.Load(); {
-	case last != s:
-		return last
-	case s.alone.Load() >= exclusiveAfter:
-		return nil
+// companion returns the socket of the other reader with arrivals, 0 if that reads memory. found is false if
+// there is no other. The socket may be closed, and its number that of another file: the caller may only ask
+// for its input, which ends a spin.
+func (s *registration) companion() (fd int32, found bool) {
+	other := s.arbiter.last.Load()
+	if other == s {
+		if s.sinceOther.Load() >= exclusiveAfter {
+			return 0, false
+		}
+		other = s.arbiter.previous.Load()
 	}
-	return s.arbiter.previous.Load()
+	if other == nil || other == s {
+		return 0, false
+	}
+	return other.fd.Load(), true
 }
 
 // exclusive reports whether the reader may spin: it has had exclusiveAfter arrivals during which no

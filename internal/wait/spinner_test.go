@@ -39,7 +39,7 @@ func (s *testSpinner) makeExclusive() *testSpinner {
 
 // onlyAlone makes s spin only while no other reader has arrivals, as sockets do, and returns s.
 func (s *testSpinner) onlyAlone() *testSpinner {
-	s.stop = func() bool { return s.registration.companion() != nil }
+	s.stop = func() bool { _, found := s.registration.companion(); return found }
 	return s
 }
 
