@@ -148,11 +148,12 @@ func TestLostMessagesFenceNobody(t *testing.T) {
 	inTime(t, 2, func(t *testing.T, g *group, tr *traffic) {
 		f := rref.Remote(t.Context(), g.agents[0], "worker1", double, 21)
 		sleep(lease)
+		const lost = lease/2 - time.Second/2 // messages are sent at full seconds
 		for range 5 {
 			tr.dropIf(betweenTwo("worker0", "worker1"))
-			sleep(lease / 2)
+			sleep(lost)
 			tr.dropIf(nil)
-			sleep(lease / 2)
+			sleep(lease - lost)
 		}
 		v, err := f.ToHere(t.Context())
 		require.NoError(t, err)
