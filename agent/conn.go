@@ -96,8 +96,9 @@ func (c *conn) startLoop() {
 // readLoop reads messages of the pipe and dispatches them as the leader l. When the pipe ends,
 // readLoop calls c.end and releaseReader. It returns earlier if l yields. If a dispatched message
 // leaves a request in l.detached, readLoop promotes another goroutine to read, unless the request is
-// quick, and runs that request itself. If the other goroutine has not started when the request has ended, readLoop goes on, and
-// otherwise returns. If a short handler ends the goroutine, another read loop starts.
+// quick, and runs that request itself. If the other goroutine has not started when the request has
+// ended, readLoop goes on, and otherwise returns. After a quick request it returns if another read
+// loop has started in its place. If a short handler ends the goroutine, another read loop starts.
 func (c *conn) readLoop(l *leader) {
 	promoted, ended := false, false
 	defer func() {

@@ -189,8 +189,8 @@ func (c *conn) poll(l *leader, done <-chan struct{}) bool {
 }
 
 // ReadUntil blocks until it has received from done or ctx has ended. While it waits it may handle messages
-// of the worker to on this goroutine, which saves a switch to it. It is for extensions: a caller that expects
-// messages of that worker receives them without a switch of goroutines.
+// of the worker to on this goroutine. It is for extensions: a caller that expects messages of that worker
+// receives them without a switch of goroutines.
 func (a *Agent) ReadUntil(ctx context.Context, to To, done <-chan struct{}) {
 	if p := a.peers.find(to); p != nil {
 		if c := p.conn.Load(); c != nil {

@@ -177,7 +177,7 @@ func (s *registration) companion() (fd int32, found bool) {
 // exclusive reports whether the reader may spin: it has had exclusiveAfter arrivals during which no
 // readers had any but itself and one other. Two readers of memory do each other no harm, and a worker
 // that serves two others in turn would otherwise have to be woken for each request. For two sockets see
-// Reader.elsewhere.
+// Reader.otherHasInput.
 func (s *registration) exclusive() bool {
 	return s.run.Load() >= exclusiveAfter && s.seen.Load() == s.arbiter.changes.Load()
 }
