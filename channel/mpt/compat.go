@@ -59,6 +59,9 @@ func newCompatEnd(f *Factory, link channel.Link, role channel.Role) *compatEnd {
 		hello := make(chan []byte, 1)
 		e.lifecycle.Go(func() { // reads the only message of the control connection
 			text, err := readFrame(e.control, nil, maxServerHello)
+			if errors.Is(err, io.ErrUnexpectedEOF) {
+				err = io.EOF // the peer has closed while it sent the message: no transfer depends on it
+			}
 			if err != nil {
 				e.lifecycle.Fail(e.wrapError(err))
 				return

@@ -169,6 +169,24 @@ func TestEndBeforeHello(t *testing.T) {
 	})
 }
 
+// cutOff is a connection that ends within the body of its first frame.
+type cutOff struct{ transport.Conn }
+
+func (cutOff) ReadBody(...[]byte) error { return io.ErrUnexpectedEOF }
+
+// If the peer closes while it announces its lanes, the channel ends with io.EOF, as if the peer had
+// announced nothing.
+func TestEndWithinHello(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		far, control := overMem()(t)
+		p := &closing{end: openEnd(t, mpt.New(lanes(2, mem.New(nil))), channel.RoleConnect, cutOff{control}, nil)}
+		sent := send(p.end, 0, make([]byte, 4))
+		require.NoError(t, far.WriteFrames(transport.Frame{[]byte("part of a hello")}))
+		p.requireEOF(t)
+		require.ErrorIs(t, <-sent, io.EOF)
+	})
+}
+
 // If the peer ends the control connection and this end cannot announce its lanes over it, the
 // channel ends at once, without waiting for lanes.
 func TestHelloCannotBeSent(t *testing.T) {
