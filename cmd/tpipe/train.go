@@ -100,7 +100,7 @@ func (t *trainer) run(ctx context.Context, s streams) error {
 	if err := t.check(); err != nil {
 		return err
 	}
-	collectSeldom()
+	defer reserveHeap()()
 	switch t.name {
 	case "":
 		return interrupted(ctx, t.runAll(ctx, s))

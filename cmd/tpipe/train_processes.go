@@ -15,7 +15,6 @@ import (
 	"os/exec"
 	"os/signal"
 	"runtime"
-	"runtime/debug"
 	"strings"
 	"sync"
 	"time"
@@ -23,6 +22,7 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/agent"
 	"github.com/tensorpipe-go/tensorpipe/agent/store"
 	"github.com/tensorpipe-go/tensorpipe/cmd/tpipe/internal/train"
+	"github.com/tensorpipe-go/tensorpipe/internal/hugepage"
 )
 
 // runAll starts the stages as processes, trains, and ends them.
@@ -49,12 +49,23 @@ func (t *trainer) runAll(ctx context.Context, s streams) (err error) {
 	return t.train(ctx, c, s, agent.Join)
 }
 
-// collectSeldom makes the garbage collector run seldom, unless GOGC is set: the heap is so small that it
-// would run every 50 steps.
-func collectSeldom() {
-	if os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(400)
+// heapReserve is the number of bytes that a process allocates before its first garbage collection.
+const heapReserve = 32 << 20
+
+// reserveHeap has the garbage collector run after each heapReserve bytes, unless GOGC is set: the heap is so
+// small that it would run every 50 steps. It takes the memory from the system at once, in huge pages where these
+// exist, because each page that a step takes costs as much as a small message. undo ends the reservation.
+func reserveHeap() (undo func()) {
+	if os.Getenv("GOGC") != "" {
+		return func() {}
 	}
+	block := hugepage.Make(heapReserve)
+	for i := 0; i < len(block); i += os.Getpagesize() {
+		block[i] = 1
+	}
+	counted := make([]byte, heapReserve) // is never written, and so has no memory
+	runtime.GC()                         // frees the block, whose memory is used next
+	return func() { runtime.KeepAlive(counted) }
 }
 
 // shareProcessors leaves an equal part of the processors to each process of the training, unless GOMAXPROCS
@@ -204,7 +215,7 @@ func (c *stageCommand) flags(fs *flag.FlagSet) {
 var errNoTrainer = errors.New("the trainer has gone")
 
 func (c *stageCommand) run(ctx context.Context, s streams) error {
-	collectSeldom()
+	defer reserveHeap()()
 	defer shareProcessors()()
 	signal.Ignore(os.Interrupt) // of the terminal: the trainer ends its stages
 	in := bufio.NewReader(s.in)

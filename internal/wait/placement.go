@@ -1,12 +1,24 @@
 package wait
 
-import "time"
+import (
+	"math/bits"
+	"time"
+)
 
 const (
 	// pollsBeforeYield is how often a MemoryPoller polls before it yields, if the peer runs on
 	// another processor. It covers the few microseconds within which most changes come; a system
 	// call would delay them by one.
 	pollsBeforeYield = 300
+
+	// pollsIfCrowded takes the place of pollsBeforeYield while more threads spin than there are
+	// processors: the polls keep the processor from another one, whose change may have come.
+	pollsIfCrowded = 30
+
+	// In a first yield of at least switchedYield another thread has run here. If that was so in
+	// crowdedYields of the last 8 spins, more threads spin than there are processors.
+	switchedYield = 1500 * time.Nanosecond
+	crowdedYields = 3
 
 	// yieldedAnswers is the number of consecutive changes, each found right after a yield, from
 	// which on the peer is taken to share the processor.
@@ -29,6 +41,8 @@ const (
 type placement struct {
 	run   int // consecutive changes found after one yield; a slow yield counts as several
 	limit int // of run, at which the thread moves next; 0: minAnswersToMove
+
+	switched uint8 // by spin, the last one in bit 0: another thread has run in its first yield
 }
 
 // polls returns how many times to poll before the first yield: 0 if the peer seems to run on this
@@ -37,7 +51,18 @@ func (a *placement) polls() int {
 	if a.run >= yieldedAnswers {
 		return 0
 	}
+	if bits.OnesCount8(a.switched) >= crowdedYields {
+		return pollsIfCrowded
+	}
 	return pollsBeforeYield
+}
+
+// yielded records the duration of the first yield of a spin.
+func (a *placement) yielded(took time.Duration) {
+	a.switched <<= 1
+	if took >= switchedYield {
+		a.switched |= 1
+	}
 }
 
 // early records a change that was found without a yield, which shows that the peer runs on another

@@ -70,6 +70,29 @@ func TestPlacementOnBusyMachine(t *testing.T) {
 	require.LessOrEqual(t, moves, 10)
 }
 
+// If other threads run in the first yields of spins, a poller polls less before it yields.
+func TestPlacementOfMoreSpinnersThanProcessors(t *testing.T) {
+	var a placement
+	for range crowdedYields - 1 {
+		a.yielded(switchedYield)
+	}
+	a.yielded(switchedYield - 1)
+	require.Equal(t, pollsBeforeYield, a.polls(), "too few yields")
+	a.yielded(switchedYield)
+	require.Equal(t, pollsIfCrowded, a.polls())
+	for range 8 - crowdedYields {
+		require.Equal(t, pollsIfCrowded, a.polls())
+		a.yielded(0)
+	}
+	a.yielded(0)
+	require.Equal(t, pollsBeforeYield, a.polls(), "the others have gone")
+	for range yieldedAnswers {
+		a.yielded(switchedYield)
+		a.late(1, 0)
+	}
+	require.Zero(t, a.polls(), "the peer shares this processor")
+}
+
 // A MemoryPoller finds a change that comes soon without a yield.
 func TestMemoryPollerPollsBeforeItYields(t *testing.T) {
 	m := NewMemoryPoller(time.Hour)

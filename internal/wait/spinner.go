@@ -50,9 +50,15 @@ func (s *spinner) spin(ready func() bool, due bool) bool {
 	}
 	yields, now := 0, s.now()
 	for end := now + s.bound; due || s.registration.exclusive(); {
+		if s.placement != nil && yields%yieldsPerGosched == yieldsPerGosched-1 && runtime.GOMAXPROCS(0) == 1 {
+			runtime.Gosched()
+		}
 		s.yield()
 		yields++
 		took := s.now() - now
+		if yields == 1 && s.placement != nil {
+			s.placement.yielded(took)
+		}
 		if !due && s.stop != nil && s.stop() {
 			return false
 		}
@@ -83,6 +89,10 @@ func (s *spinner) pollBeforeYield(ready func() bool) bool {
 	}
 	return false
 }
+
+// yieldsPerGosched is the number of yields for each one before which a reader of memory lets goroutines of
+// its process run, if that has one processor: no other one can run them, and none of them wakes a thread.
+const yieldsPerGosched = 4
 
 // maxSkip is the largest number of consecutive waits without a spin.
 const maxSkip = 256

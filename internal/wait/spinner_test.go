@@ -197,6 +197,23 @@ func TestStartedGoroutineRunsBeforeSpin(t *testing.T) {
 	require.False(t, s.registration.arbiter.started.Load())
 }
 
+// If the process has one processor, a reader of memory lets other goroutines run during the spin.
+func TestGoroutinesRunDuringSpinOnOneProcessor(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+	s := newTestSpinner(time.Millisecond).makeExclusive()
+	s.placement = new(placement)
+	var ran atomic.Bool
+	polls := 0
+	require.True(t, s.poll(func() bool {
+		s.time += time.Microsecond
+		if polls++; polls == pollsBeforeYield+1 {
+			go ran.Store(true)
+		}
+		return ran.Load()
+	}))
+	require.Less(t, polls, pollsBeforeYield+100)
+}
+
 // An arrival for another reader ends a spin.
 func TestArrivalForAnotherEndsSpin(t *testing.T) {
 	s := newTestSpinner(100 * time.Microsecond).makeExclusive().onlyAlone()

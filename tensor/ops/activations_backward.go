@@ -15,7 +15,7 @@ import (
 // grad and out must have the same shape and the same dtype, F32 or F64. The error is a *ValueError
 // if they do not, a *LimitError, the error of ctx, or one of package tensor.
 func (e *Engine) ReluBackward(ctx context.Context, grad, out *tensor.Tensor) (*tensor.Tensor, error) {
-	return e.backward(ctx, "relu", grad, out, reluGradients[float32], reluGradients[float64])
+	return e.backward(ctx, "relu", grad, out, reluGradients32, reluGradients64)
 }
 
 // TanhBackward returns the gradient of x for out = tanh(x), given grad, the gradient of out:
@@ -112,14 +112,28 @@ func backward[T floatNum](e *Engine, grad, x *tensor.Tensor, f func(to, grad, x 
 	return out, nil
 }
 
-func reluGradients[T floatNum](to, grad, out []T) {
+// reluGradients32 selects the bits of each element, and not its value, because the compiler does that
+// without a branch: one that depends on random signs takes eight times as long.
+func reluGradients32(to, grad, out []float32) {
 	grad, out = grad[:len(to)], out[:len(to)]
 	for i := range to {
-		g := grad[i]
+		bits := math.Float32bits(grad[i])
 		if out[i] <= 0 {
-			g = 0
+			bits = 0
 		}
-		to[i] = g
+		to[i] = math.Float32frombits(bits)
+	}
+}
+
+// reluGradients64 is reluGradients32 for F64.
+func reluGradients64(to, grad, out []float64) {
+	grad, out = grad[:len(to)], out[:len(to)]
+	for i := range to {
+		bits := math.Float64bits(grad[i])
+		if out[i] <= 0 {
+			bits = 0
+		}
+		to[i] = math.Float64frombits(bits)
 	}
 }
 
