@@ -132,14 +132,20 @@ type Config struct {
 	Allocator tensor.Allocator
 
 	// Kinds are the device kinds beside the CPU on which tensors may be received; the context
-	// of NewContext needs a channel for each. DeviceMap returns the device of a worker to which
-	// a tensor on src is sent in a call, false if there is none. Replies use the inverse: a
-	// tensor returns to the device here that the map sends to its device, if there is exactly
-	// one. The map is called for each call and when a pipe is opened, and must always return
-	// the same. Host tensors are sent to the host. A received tensor is valid on the stream of
-	// its buffer.
-	Kinds     []device.Kind
-	DeviceMap func(worker string, src device.Device) (to device.Device, ok bool)
+	// of NewContext needs a channel for each. A received tensor is valid on the stream of its
+	// buffer.
+	//
+	// DeviceMaps has, by the name of a worker, the devices there to which tensors on devices here are
+	// sent in calls; see also SetDeviceMap. No two devices here map to the same. Replies use the
+	// inverse, and so do gradients. Tensors in host memory stay there, unless a map has device.CPU()
+	// as a key. Devices are the devices that this worker uses; by default those in its own maps and in
+	// those of others to it.
+	//
+	// The devices and maps of all workers are known to all. The error of Join matches ErrDeviceMaps if
+	// they do not fit together.
+	Kinds      []device.Kind
+	Devices    []device.Device
+	DeviceMaps map[string]DeviceMap
 
 	Limits Limits
 

@@ -35,7 +35,7 @@ type conn struct {
 	quick    quickWatch
 
 	// Of the calls of the other worker.
-	replyMap    deviceRoutes   // devices of the tensors in replies
+	replyMap    DeviceMap      // devices of the tensors in replies
 	largeBudget *budget.Budget // bytes of large requests
 	backlog     backlog
 

@@ -130,7 +130,7 @@ func TestDeviceThatFailsACall(t *testing.T) {
 	kinds := []*panickingKind{{Kind: npu.NewKind()}, {Kind: npu.NewKind()}}
 	group := startGroup(t, 2, func(rank int, c *agent.Config) {
 		c.Funcs = agent.Funcs{plusOne.Serve(addOne), double.Serve(func(_ context.Context, n int) (int, error) { return 2 * n, nil })}
-		c.Kinds, c.DeviceMap = []device.Kind{kinds[rank]}, npus(map[int]int{0: 0, 1: 1})
+		c.Kinds, c.DeviceMaps = []device.Kind{kinds[rank]}, npus(map[int]int{0: 0, 1: 1})
 		c.NewContext = func(o pipe.Options) (*pipe.Context, error) {
 			o.Channels = append(tensorpipe.DefaultProfile().Channels, pipe.ChannelEntry{Name: npu.Name, Priority: 1, Factory: npu.New(kinds[rank].Kind, basic.New())})
 			return tensorpipe.NewContext(o)

@@ -35,10 +35,10 @@ type outMessage struct {
 	message     pipe.Message
 	payload     [1]pipe.Payload
 	buf         []byte
-	head        int          // bytes of the head
-	tensorBytes int          // bytes of the tensors
-	remote      bool         // a tensor is not in host memory
-	replyMap    deviceRoutes // devices of the tensors, if the message is a reply
+	head        int       // bytes of the head
+	tensorBytes int       // bytes of the tensors
+	remote      bool      // a tensor is not in host memory
+	replyMap    DeviceMap // devices of the tensors, if the message is a reply
 	view        Message
 }
 

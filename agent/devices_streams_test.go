@@ -53,7 +53,7 @@ func withDelayedDevice(t *testing.T, fail bool, f func(t *testing.T, a *agent.Ag
 				x, _ := onDevice(t, kinds[rank], on, 16)
 				return addOne(ctx, x)
 			})}
-			c.Kinds, c.DeviceMap = []device.Kind{kinds[rank]}, npus(map[int]int{0: 1})
+			c.Kinds, c.DeviceMaps = []device.Kind{kinds[rank]}, npus(map[int]int{0: 1})
 			if rank == 0 {
 				c.FaultHook = faults.Inject // only of requests, since it is not called
 			}

@@ -34,13 +34,21 @@ func addOne(_ context.Context, x *tensor.Tensor) (*tensor.Tensor, error) {
 	}, buf)
 }
 
-// npus returns a device map for Config.DeviceMap: it maps the device with index i to the npu with
-// index to[i], at every worker, and returns false if to has no such index.
-func npus(to map[int]int) func(string, device.Device) (device.Device, bool) {
-	return func(_ string, src device.Device) (device.Device, bool) {
-		index, ok := to[src.Index]
-		return device.Device{Kind: npu.Name, Index: index}, ok
+// npus returns device maps for Config.DeviceMaps: to worker0 and worker1, from the npu with index i to the npu with index
+// to[i]. The index -1 is the CPU.
+func npus(to map[int]int) map[string]agent.DeviceMap {
+	m := agent.DeviceMap{}
+	for i, j := range to {
+		m[npuOrCPU(i)] = npuOrCPU(j)
 	}
+	return map[string]agent.DeviceMap{"worker0": m, "worker1": m}
+}
+
+func npuOrCPU(index int) device.Device {
+	if index < 0 {
+		return device.CPU()
+	}
+	return device.Device{Kind: npu.Name, Index: index}
 }
 
 var made = agent.NewFunc[int, *tensor.Tensor]("test.made")
@@ -57,7 +65,7 @@ func startDevices(t *testing.T, maps ...map[int]int) (group []*agent.Agent, kind
 		})}
 		c.Kinds = []device.Kind{kinds[rank]}
 		if maps[rank] != nil {
-			c.DeviceMap = npus(maps[rank])
+			c.DeviceMaps = npus(maps[rank])
 		}
 		c.NewContext = func(o pipe.Options) (*pipe.Context, error) {
 			o.Channels = append(tensorpipe.DefaultProfile().Channels, pipe.ChannelEntry{Name: npu.Name, Priority: 1, Factory: npu.New(kinds[rank], basic.New())})
@@ -118,7 +126,7 @@ func TestTensorsOnDevices(t *testing.T) {
 	x, _ := onDevice(t, kinds[0], 1, 16)
 	_, err = plusOne.Call(ctx, group[0], "worker1", x)
 	require.ErrorIs(t, err, agent.ErrArguments)
-	require.ErrorContains(t, err, "a tensor is on npu:1, and the device map has no device of worker1 for it")
+	require.ErrorContains(t, err, "a tensor is on npu:1, and the device map for worker1 does not have it")
 }
 
 // The caller's device map determines the devices of tensors in replies, whatever the map of the
@@ -142,7 +150,10 @@ func TestReplyDevices(t *testing.T) {
 			requireSix(t, kinds[0], y, mine)
 			_, err = made.Call(ctx, group[0], "worker1", 0)
 			require.ErrorIs(t, err, agent.ErrResult)
-			require.ErrorContains(t, err, "a tensor is on npu:0, and the device map of worker0 has no device, or several, that go there")
+			var missing *agent.DeviceError
+			require.ErrorAs(t, err, &missing)
+			require.Equal(t, agent.DeviceError{Worker: "worker0", Device: kinds[0].Devices()[0], Reply: true}, *missing)
+			require.ErrorContains(t, err, "a tensor is on npu:0, to which the device map of worker0 sends none of its devices")
 		})
 	}
 }
@@ -159,16 +170,6 @@ func TestReplyDevicesOnPipeOfCallee(t *testing.T) {
 	}
 }
 
-// If the caller maps several of its devices to one device of the callee, a call that returns a
-// tensor on that device fails with ErrResult.
-func TestAmbiguousReplyDevice(t *testing.T) {
-	group, kinds := startDevices(t, map[int]int{0: 1, 1: 1}, map[int]int{0: 0, 1: 1})
-	x, _ := onDevice(t, kinds[0], 0, 16)
-	_, err := plusOne.Call(t.Context(), group[0], "worker1", x)
-	require.ErrorIs(t, err, agent.ErrResult)
-	require.ErrorContains(t, err, "has no device, or several, that go there")
-}
-
 func TestInvalidKinds(t *testing.T) {
 	k := npu.NewKind()
 	t.Cleanup(k.Close)
@@ -176,28 +177,4 @@ func TestInvalidKinds(t *testing.T) {
 		_, err := agent.Join(t.Context(), agent.Config{Name: "a", WorldSize: 1, Rendezvous: "mem://", Kinds: kinds})
 		require.ErrorIs(t, err, agent.ErrConfig)
 	}
-}
-
-// The callee rejects a tensor for a device whose kind is not among its Config.Kinds, with
-// ErrArguments, and the pipe stays open.
-func TestUnknownTargetDevice(t *testing.T) {
-	kinds := []*delayed.Kind{npu.NewKind(), npu.NewKind()}
-	group := startGroup(t, 2, func(rank int, c *agent.Config) {
-		c.Funcs = agent.Funcs{plusOne.Serve(addOne)}
-		c.DeviceMap = func(_ string, src device.Device) (device.Device, bool) { return src, true }
-		c.NewContext = func(o pipe.Options) (*pipe.Context, error) {
-			o.Kinds = []device.Kind{kinds[rank]} // for Discard
-			o.Channels = append(tensorpipe.DefaultProfile().Channels, pipe.ChannelEntry{Name: npu.Name, Priority: 1, Factory: npu.New(kinds[rank], basic.New())})
-			return tensorpipe.NewContext(o)
-		}
-	})
-	for _, k := range kinds {
-		t.Cleanup(k.Close)
-	}
-	x, _ := onDevice(t, kinds[0], 0, 16)
-	_, err := plusOne.Call(t.Context(), group[0], "worker1", x)
-	require.ErrorIs(t, err, agent.ErrArguments)
-	require.ErrorContains(t, err, "tensor for device npu:0, which is not among the Kinds here")
-	_, err = plusOne.Call(t.Context(), group[0], "worker1", filled(t, 1, 1))
-	require.ErrorIs(t, err, agent.ErrPanic, "the pipe is still open: the handler finds no stream")
 }

@@ -285,6 +285,7 @@ var errorTypes = map[string]error{
 	"agent.PanicError":   (*PanicError)(nil),
 	"agent.RemoteError":  (*RemoteError)(nil),
 	"agent.FitError":     (*FitError)(nil),
+	"agent.DeviceError":  (*DeviceError)(nil),
 
 	"aten.UnknownError":    (*aten.UnknownError)(nil),
 	"aten.RegisteredError": (*aten.RegisteredError)(nil),

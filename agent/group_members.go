@@ -281,10 +281,7 @@ func (a *Agent) removeIfDead(ctx context.Context, p *peer) (alive *conn, err err
 	return nil, a.refresh(ctx)
 }
 
-// clientExtra is the extra data of a client in the member list.
-const clientExtra = "client"
-
-func (p *peer) isClient() bool { return string(p.member.Extra) == clientExtra }
+func (p *peer) isClient() bool { return p.published.Client }
 
 // clientReconnectTime is the time in which a client that has lost its pipe may open another.
 const clientReconnectTime = 2 * time.Second

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/tensorpipe-go/tensorpipe"
+	"github.com/tensorpipe-go/tensorpipe/agent/internal/devicemap"
 	"github.com/tensorpipe-go/tensorpipe/agent/internal/roster"
 	"github.com/tensorpipe-go/tensorpipe/agent/internal/wire"
 	"github.com/tensorpipe-go/tensorpipe/agent/store"
@@ -46,8 +47,8 @@ func (a *Agent) join(ctx context.Context, c *Config) error {
 		Replace: c.Replace,
 		Waiting: func(missing string) { a.log.Info("waiting for other workers", "group", c.Group, "missing", missing) },
 	}
-	if c.Client {
-		self.Extra = []byte(clientExtra)
+	if self.Extra, err = wire.EncodeMember(wire.NewMember(c.Client, a.devices.node)); err != nil {
+		return withKind(ErrConfig, fmt.Errorf("Devices and DeviceMaps: %w", err))
 	}
 	if c.WorldSize > 0 {
 		a.roster, err = roster.JoinStatic(ctx, a.store, c.Group, self, c.WorldSize)
@@ -65,6 +66,9 @@ func (a *Agent) join(ctx context.Context, c *Config) error {
 	a.selfPeer = a.newPeer(self)
 	a.selfPeer.listed, a.selfPeer.state = true, peerPresent
 	a.update()
+	if err := a.checkDeviceMaps(c.WorldSize > 0); err != nil {
+		return err
+	}
 	if err := a.startExtensions(c.Extensions); err != nil {
 		return err
 	}
@@ -288,6 +292,10 @@ var (
 	// ErrRemoved reports that this worker is no longer in its dynamic group: another worker
 	// removed it, see Agent.Remove, or replaced it, see Config.Replace.
 	ErrRemoved = roster.ErrRemoved
+
+	// ErrDeviceMaps reports that the device maps of the workers do not fit their devices. All workers
+	// of a static group get the same error, and the worker that joins a dynamic one.
+	ErrDeviceMaps = devicemap.ErrMaps
 
 	// ErrStatic reports that members of a static group cannot be removed.
 	ErrStatic = roster.ErrStatic

@@ -47,7 +47,7 @@ func (a *Agent) dialHandshake(ctx context.Context, pp *pipe.Pipe, p *peer) (t pe
 	if !hmac.Equal(w.Proof, h.Prove(a.token, wire.Listening, w.Nonce)) {
 		return t, fmt.Errorf("%w: the worker does not know the token of the group", ErrRefused)
 	}
-	proof := wire.Proof{Proof: h.Prove(a.token, wire.Dialing, w.Nonce), Has: p != a.selfPeer && p.claimDial(), Routes: a.devices.routes(p.info.Name)}
+	proof := wire.Proof{Proof: h.Prove(a.token, wire.Dialing, w.Nonce), Has: p != a.selfPeer && p.claimDial(), Routes: wire.Routes(a.devices.node.Maps[p.info.Name])}
 	if err := sendValue(ctx, pp, &proof); err != nil {
 		return t, err
 	}
@@ -107,7 +107,7 @@ func (a *Agent) acceptHandshake(ctx context.Context, pp *pipe.Pipe) (p *peer, t 
 	if reason != nil {
 		return nil, t, errtext.Join(refusalError(reason), sendValue(ctx, pp, &wire.Done{Refusal: reason}))
 	}
-	if err := sendValue(ctx, pp, &wire.Done{Routes: a.devices.routes(h.From.Name)}); err != nil {
+	if err := sendValue(ctx, pp, &wire.Done{Routes: wire.Routes(a.devices.node.Maps[h.From.Name])}); err != nil {
 		if p != a.selfPeer {
 			p.acceptDone()
 		}

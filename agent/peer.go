@@ -23,6 +23,7 @@ type peer struct {
 	agent     *Agent
 	member    roster.Member
 	info      WorkerInfo
+	published wire.Member
 	conn      atomic.Pointer[conn] // used by calls; nil while there is none
 	onceCache onceCache            // results of its calls here
 	ctx       context.Context      // ends, with the reason as its cause, when the peer has left or the agent is closed
@@ -44,6 +45,10 @@ type peer struct {
 // ends when the agent is closed or the member leaves.
 func (a *Agent) newPeer(m roster.Member) *peer {
 	p := &peer{agent: a, member: m, info: WorkerInfo{Name: m.Name, Rank: m.Rank}}
+	var err error
+	if p.published, err = wire.DecodeMember(m.Extra); err != nil {
+		a.log.Warn("the devices of a worker are unknown", "worker", m.Name, "error", err)
+	}
 	p.ctx, p.cancel = context.WithCancelCause(a.base)
 	return p
 }

@@ -165,7 +165,7 @@ func TestMemoryOfEvictedRepliesIsReleased(t *testing.T) {
 				c.Limits.RememberedBytes = kept*(mib+1024) + mib/2
 				c.Funcs = agent.Funcs{zeroBytes.Serve(serve, agent.WithOnce())}
 				c.Kinds = []device.Kind{kinds[rank]}
-				c.DeviceMap = npus(map[int]int{0: 0})
+				c.DeviceMaps = npus(map[int]int{0: 0})
 				c.NewContext = func(o pipe.Options) (*pipe.Context, error) {
 					o.Channels = append(tensorpipe.DefaultProfile().Channels, pipe.ChannelEntry{Name: npu.Name, Priority: 1, Factory: npu.New(kinds[rank], basic.New())})
 					return tensorpipe.NewContext(o)

@@ -103,6 +103,10 @@ func ownWords(err error) (string, bool) {
 		return fmt.Sprintf("%v: %s could not find destination name %s", agent.ErrNoWorker, WorkerInfo(e.Self), e.Name), true
 	case *agent.ConfigError:
 		return configText(e)
+	case *agent.DeviceMapError:
+		return fmt.Sprintf("%v: `set_device_map` only supports 1-to-1 mapping, trying to map %v to %v and %v", agent.ErrConfig, e.Device, e.First, e.Second), true
+	case *agent.DeviceError:
+		return deviceText(e), true
 	case referenceError:
 		return referenceText(e)
 	case *faulty.InjectedError:
@@ -121,6 +125,21 @@ func ownWords(err error) (string, bool) {
 		return fmt.Sprintf("RPC worker id %d is not unique. Worker %s and already has ID and %s cannot be added.", e.Rank, e.Holder, e.Other), true
 	}
 	return "", false
+}
+
+// deviceText returns PyTorch's text for e. As there, the beginning is repeated if there is a map.
+func deviceText(e *agent.DeviceError) string {
+	const begin = "TensorPipe RPC backend only supports CPU tensors by default, please move your tensors to CPU before sending them over RPC, " +
+		"or call `set_device_map` on `TensorPipeRpcBackendOptions` to explicitly configure device mapping. "
+	direction := "Request"
+	if e.Reply {
+		direction = "Response"
+	}
+	missing := begin + direction + " device mapping is not available for destination "
+	if e.NoMap {
+		return fmt.Sprintf("%s%s, but found tensor on device: %v", missing, e.Worker, e.Device)
+	}
+	return fmt.Sprintf("%s%s%s for device %v but received a tensor on that device.", missing, missing, e.Worker, e.Device)
 }
 
 func timeoutText(limit time.Duration) string {

@@ -14,13 +14,17 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/agent/internal/roster"
 	"github.com/tensorpipe-go/tensorpipe/agent/store"
 	"github.com/tensorpipe-go/tensorpipe/agent/torch"
+	"github.com/tensorpipe-go/tensorpipe/device"
 )
 
 func TestErrors(t *testing.T) {
 	const (
 		ran   = "RPC ran for more than set timeout (1500 ms) and will now be marked with an error"
 		wrong = "wrong configuration: "
+
+		onlyCPU = "TensorPipe RPC backend only supports CPU tensors by default, please move your tensors to CPU before sending them over RPC, or call `set_device_map` on `TensorPipeRpcBackendOptions` to explicitly configure device mapping. "
 	)
+	npu := func(index int) device.Device { return device.Device{Kind: "npu", Index: index} }
 	timeout := &agent.TimeoutError{Limit: 1500 * time.Millisecond}
 	self := agent.WorkerInfo{Name: "a", Rank: 0}
 	taken := &roster.DuplicateRankError{Rank: 1, Holder: "b", Other: "c"}
@@ -49,6 +53,10 @@ func TestErrors(t *testing.T) {
 		{&roster.DuplicateNameError{Name: "a", Rank: 0, Other: 1}, "RPC worker name a is not unique. Workers 0 and 1 share the same name."},
 		{&roster.NotLeftError{Name: "a", Rank: 1}, "RPC worker name a is not unique. Another incarnation has it, with rank 1, and has not left: if it has died, remove or replace it"},
 		{taken, "RPC worker id 1 is not unique. Worker b and already has ID and c cannot be added."},
+		{&agent.DeviceMapError{Device: npu(0), First: npu(1), Second: npu(2)}, wrong + "`set_device_map` only supports 1-to-1 mapping, trying to map npu:0 to npu:1 and npu:2"},
+		{&agent.DeviceError{Worker: "b", Device: npu(1), NoMap: true}, onlyCPU + "Request device mapping is not available for destination b, but found tensor on device: npu:1"},
+		{&agent.DeviceError{Worker: "b", Device: npu(1), NoMap: true, Reply: true}, onlyCPU + "Response device mapping is not available for destination b, but found tensor on device: npu:1"},
+		{&agent.DeviceError{Worker: "b", Device: npu(1)}, onlyCPU + "Request device mapping is not available for destination " + onlyCPU + "Request device mapping is not available for destination b for device npu:1 but received a tensor on that device."},
 		{agent.ErrMixed, "RPC group mixes statically and dynamically initialized members which is not supported."},
 
 		// Errors within errors.

@@ -19,7 +19,7 @@ func TestDocumentedSchemas(t *testing.T) {
 	compact := strings.Join(strings.Fields(string(page)), " ")
 	for _, v := range []any{
 		Hello{}, Identity{}, Answer{}, Proof{}, Done{}, Refusal{}, Route{}, Route{}.From,
-		Status{}, PipeStatus{}, Metric{},
+		Status{}, PipeStatus{}, Metric{}, Member{}, DeviceCount{}, DeviceMap{},
 		GroupRequest{}, GroupReply{}, GroupFailure{}, Packed{}, Workload{},
 	} {
 		require.Contains(t, compact, structSchema(reflect.TypeOf(v)))

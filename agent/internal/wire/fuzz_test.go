@@ -50,10 +50,25 @@ func FuzzDecode(f *testing.F) {
 		} else {
 			require.ErrorIs(t, err, ErrProtocol)
 		}
+		fuzzMember(t, message)
 		for _, m := range []any{&GroupRequest{}, &GroupReply{}, &Workload{}} {
 			fuzzGroup(t, message, m)
 		}
 	})
+}
+
+func fuzzMember(t *testing.T, message []byte) {
+	m, err := DecodeMember(message)
+	if err != nil {
+		require.ErrorIs(t, err, ErrProtocol)
+		return
+	}
+	n := m.Node("a")
+	again, err := EncodeMember(NewMember(m.Client, n))
+	require.NoError(t, err)
+	same, err := DecodeMember(again)
+	require.NoError(t, err)
+	require.Equal(t, n, same.Node("a"))
 }
 
 func fuzzHead(t *testing.T, message []byte) {

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tensorpipe-go/tensorpipe/agent/codec"
+	"github.com/tensorpipe-go/tensorpipe/agent/internal/devicemap"
 	"github.com/tensorpipe-go/tensorpipe/agent/internal/roster"
 	"github.com/tensorpipe-go/tensorpipe/device"
 	"github.com/tensorpipe-go/tensorpipe/tensor"
@@ -46,7 +47,13 @@ func goldens(t testing.TB) map[string][]byte {
 		{Worker: "worker2", Rank: 2, Address: "127.0.0.1:4000", Path: "uv+basic", Calls: 1, Serving: 1, Sent: 300, Received: 7},
 	}, Metrics: []Metric{{Name: "forks", Value: 300}, {Name: "owner_rrefs", Value: 2}}})
 	require.NoError(t, err)
+	member, err := EncodeMember(NewMember(true, devicemap.Node{
+		Devices: []device.Device{{Kind: "npu", Index: 1}}, Counts: map[string]int{"npu": 2},
+		Maps: map[string]devicemap.Map{"worker2": {{Kind: "npu", Index: 1}: device.CPU(), device.CPU(): {Kind: "npu"}}, "worker3": {}},
+	}))
+	require.NoError(t, err)
 	return map[string][]byte{
+		"member":          member,
 		"status":          status,
 		"hello":           handshake(&h),
 		"welcome":         handshake(&Answer{Version: Version, Nonce: nonce, Proof: h.Prove(token, Listening, nonce), CallBytes: 300}),

@@ -1,7 +1,8 @@
 // Package npu shows how to add a new kind of device: a [device.Kind], here one of package delayed,
 // and a channel, here this package. No other package needs to change.
 //
-// The channel copies tensors to host memory and sends them over a channel for host memory. It never
+// The channel moves tensors between these devices and the CPU, in any combination. It copies tensors of a device to
+// host memory and sends them over a channel for host memory. It never
 // waits for a stream. The copy out of the device is enqueued on the tensor's stream, and the
 // staging buffer is valid on that stream, so that the host channel waits for it; the copy into the
 // device is enqueued once the bytes have arrived.
@@ -34,14 +35,14 @@ type factory struct {
 	kind device.Kind
 }
 
-// DeviceDescriptors returns a new map with all devices of f.kind, each with the descriptor that the
+// DeviceDescriptors returns a new map with cpu:0 and all devices of f.kind, each with the descriptor that the
 // host channel has for cpu:0. It returns nil if the host channel has none.
 func (f factory) DeviceDescriptors() map[device.Device]string {
 	host, ok := f.Factory.DeviceDescriptors()[device.CPU()]
 	if !ok {
 		return nil
 	}
-	out := make(map[device.Device]string)
+	out := map[device.Device]string{device.CPU(): host}
 	for _, d := range f.kind.Devices() {
 		out[d] = host
 	}
@@ -74,8 +75,12 @@ type staging struct {
 
 // Send copies src into a new staging buffer on src's stream and sends the buffer over the host
 // channel. If the copy cannot be enqueued, it passes src itself to the host channel, which fails
-// the transfer because it cannot address src, and calls done with the error of the copy.
+// the transfer because it cannot address src, and calls done with the error of the copy. Host memory needs no copy.
 func (s staging) Send(id uint64, src device.Buffer, done func(error)) {
+	if src.IsHost() {
+		s.Channel.Send(id, src, done)
+		return
+	}
 	staging := device.Bytes(make([]byte, src.Len())).WithStream(src.Stream())
 	if err := s.kind.Copy(staging, src); err != nil {
 		s.Channel.Send(id, src, func(error) { done(err) })
@@ -86,8 +91,12 @@ func (s staging) Send(id uint64, src device.Buffer, done func(error)) {
 
 // Recv receives the tensor over the host channel into a new staging buffer, then enqueues the copy
 // to dst on dst's stream and calls done with the error of that, or nil. If the host channel fails,
-// it calls done with that error.
+// it calls done with that error. Host memory needs no copy.
 func (s staging) Recv(id uint64, dst device.Buffer, done func(error)) {
+	if dst.IsHost() {
+		s.Channel.Recv(id, dst, done)
+		return
+	}
 	staging := device.Bytes(make([]byte, dst.Len()))
 	s.Channel.Recv(id, staging, func(err error) {
 		if err == nil {
