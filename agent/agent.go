@@ -230,7 +230,7 @@ func newAgent(c *Config) (*Agent, error) {
 	a.timeout.Store(int64(max(c.Timeout, 0)))
 	registry, limits := c.Registry, c.Limits.Codec
 	a.outMessages.pool.New = func() any { return &outMessage{encoder: codec.NewEncoder(registry, limits)} }
-	a.inMessages.alloc, a.inMessages.devices = c.Allocator, a.devices
+	a.inMessages.alloc, a.inMessages.devices, a.outMessages.devices = c.Allocator, a.devices, a.devices
 	a.inMessages.pool.New = func() any { return &inMessage{decoder: codec.NewDecoder(registry, limits)} }
 	a.callPool.New = func() any { return &call{completed: make(chan struct{}, 1)} }
 	a.base, a.cancel = context.WithCancelCause(context.Background())

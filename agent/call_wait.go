@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -137,7 +138,7 @@ func (a *Agent) decodeReply(ctx context.Context, c *call, in *inMessage, result 
 			return err
 		}
 	}
-	c.streams = in.streams()
+	c.streams = slices.Clone(in.streams)
 	in.view = Message{Kind: in.head.Kind, Type: c.typ, Name: c.name, Peer: c.conn.peer, decoder: in.decoder, key: c.key(), ends: &in.ends}
 	if _, err := a.runReceived(ctx, &in.view); err != nil {
 		return err

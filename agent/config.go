@@ -132,8 +132,11 @@ type Config struct {
 	Allocator tensor.Allocator
 
 	// Kinds are the device kinds beside the CPU on which tensors may be received; the context
-	// of NewContext needs a channel for each. A received tensor is valid on the stream of its
-	// buffer.
+	// of NewContext needs a channel for each. The tensors of a message are valid on streams of
+	// the message, one for each device. The context of a handler has these (device.StreamFrom), and
+	// others for the remaining devices of this worker. The streams of the context of a call wait for
+	// its results. Tensors are sent after the present work of the streams on which they are valid,
+	// and of those in the context of the call or the handler; the host waits for neither.
 	//
 	// DeviceMaps has, by the name of a worker, the devices there to which tensors on devices here are
 	// sent in calls; see also SetDeviceMap. No two devices here map to the same. Replies use the

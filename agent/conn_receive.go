@@ -21,6 +21,7 @@ type inMessage struct {
 	decoder  *codec.Decoder
 	storages []*tensor.Storage // of the tensors, from the allocator
 	memory   pipe.Allocation   // the same memory, for the pipe
+	streams  []device.Stream   // of the tensors, one for each device
 	payload  []byte            // the body, if it is not part of the head's metadata
 	dst      *destination      // nil if the application does not choose the memory of the tensors
 	placed   *placement        // the chosen memory, nil before that
@@ -63,6 +64,9 @@ func (p *inMessages) put(in *inMessage) {
 	clear(in.storages)
 	clear(in.memory.Tensors)
 	clear(in.memory.Payloads)
+	p.devices.pool.put(in.streams...)
+	clear(in.streams)
+	in.streams = in.streams[:0]
 	in.head, in.incoming, in.payload, in.view = wire.Head{}, nil, nil, Message{}
 	in.dst, in.placed = nil, nil
 	in.received, in.consumed, in.err = false, false, nil
@@ -233,7 +237,7 @@ func (p *inMessages) allocate(in *inMessage, d *pipe.Descriptor) error {
 		var err error
 		if in.placed != nil && in.placed.inPlace[i] {
 			buf, err = in.placed.buffer(i, d.Tensors[i].Length, p.alloc)
-		} else if s, err = p.devices.alloc(d.Tensors[i].TargetDevice, d.Tensors[i].Length, p.alloc); err == nil {
+		} else if s, err = p.devices.alloc(in, d.Tensors[i].TargetDevice, d.Tensors[i].Length, p.alloc); err == nil {
 			buf, err = s.Buffer()
 		}
 		if err != nil {

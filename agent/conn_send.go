@@ -35,21 +35,26 @@ type outMessage struct {
 	message     pipe.Message
 	payload     [1]pipe.Payload
 	buf         []byte
-	head        int       // bytes of the head
-	tensorBytes int       // bytes of the tensors
-	remote      bool      // a tensor is not in host memory
-	replyMap    DeviceMap // devices of the tensors, if the message is a reply
+	head        int          // bytes of the head
+	tensorBytes int          // bytes of the tensors
+	remote      bool         // a tensor is not in host memory
+	replyMap    DeviceMap    // devices of the tensors, if the message is a reply
+	streams     []sendStream // of the tensors, one for each device
 	view        Message
 }
 
 // outMessages is the pool of the outMessages of one agent.
-type outMessages struct{ pool sync.Pool }
+type outMessages struct {
+	pool    sync.Pool
+	devices *devices
+}
 
 func (p *outMessages) get() *outMessage { return p.pool.Get().(*outMessage) }
 
 // put returns a message to the pool after it was sent, or if it will not be. The message and its
 // buffers must not be used after that.
 func (p *outMessages) put(out *outMessage) {
+	out.endStreams(&p.devices.pool)
 	out.message, out.payload, out.view, out.replyMap = pipe.Message{}, [1]pipe.Payload{}, Message{}, nil
 	if cap(out.buf) > maxKeptBuffer {
 		out.buf = nil
@@ -66,9 +71,10 @@ func (out *outMessage) begin(head []byte) {
 }
 
 // fill completes the pipe's message from data, which begins with the head, and from tensors, whose
-// target devices it sets. The message shares both slices until it is returned to the pool. The
-// error means that the device map has no device for a tensor; the message is then incomplete.
-func (out *outMessage) fill(data []byte, tensors []pipe.Tensor, d *devices) (err error) {
+// target devices and streams it sets; the copies of the tensors wait for the streams of ctx. The message shares both
+// slices until it is returned to the pool. The error means that the device map has no device for a tensor, or is that
+// of a stream; the message is then incomplete.
+func (out *outMessage) fill(ctx context.Context, data []byte, tensors []pipe.Tensor, d *devices) (err error) {
 	out.buf = data
 	out.message.Metadata = data
 	if len(data)-out.head > maxInlineBody {
@@ -86,6 +92,9 @@ func (out *outMessage) fill(data []byte, tensors []pipe.Tensor, d *devices) (err
 		out.tensorBytes += tensors[i].Buffer.Len()
 	}
 	out.message.Tensors = tensors
+	if len(d.kinds) > 0 {
+		return catchPanic(func() error { return out.orderTensors(ctx, tensors, d) })
+	}
 	return nil
 }
 

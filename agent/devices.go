@@ -5,11 +5,14 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"sync"
+	"sync/atomic"
 
 	"github.com/tensorpipe-go/tensorpipe/agent/future"
 	"github.com/tensorpipe-go/tensorpipe/agent/internal/devicemap"
 	"github.com/tensorpipe-go/tensorpipe/agent/internal/wire"
 	"github.com/tensorpipe-go/tensorpipe/device"
+	"github.com/tensorpipe-go/tensorpipe/pipe"
 	"github.com/tensorpipe-go/tensorpipe/tensor"
 )
 
@@ -60,6 +63,8 @@ func checkPair(from, to device.Device) error {
 type devices struct {
 	kinds map[string]device.Kind
 	node  devicemap.Node
+	used  atomic.Pointer[[]device.Device] // see Agent.Devices; nil without Kinds
+	pool  streamPool
 }
 
 func newDevices(c *Config) (*devices, error) {
@@ -103,7 +108,20 @@ func (a *Agent) nodes() []devicemap.Node {
 
 // Devices returns the devices beside the CPU on which this worker sends and receives tensors, by kind and index:
 // Config.Devices or, without them, those in its device maps and in the maps of the present members to it.
-func (a *Agent) Devices() []device.Device { return a.devices.node.Used(a.nodes()) }
+func (a *Agent) Devices() []device.Device {
+	if used := a.devices.used.Load(); used != nil {
+		return slices.Clone(*used)
+	}
+	return nil
+}
+
+// updateDevices is called when the members have changed.
+func (a *Agent) updateDevices() {
+	if len(a.devices.kinds) > 0 {
+		used := a.devices.node.Used(a.nodes())
+		a.devices.used.Store(&used)
+	}
+}
 
 // DeviceError reports a tensor on a device that the device map does not have. The errors that contain it match
 // ErrArguments or, for a reply, ErrResult.
@@ -140,10 +158,10 @@ func (out *outMessage) target(d *devices, src device.Device) (device.Device, err
 }
 
 // alloc allocates size bytes for a tensor that is received. Memory of the CPU comes from host.
-// Memory of another device comes from the device kind, and is valid on a new stream. The error is
+// Memory of another device comes from the device kind, and is valid on the stream of in for that device. The error is
 // that of the allocator or the device kind, or matches ErrProtocol if the kind is not among
 // Config.Kinds.
-func (d *devices) alloc(on device.Device, size int, host tensor.Allocator) (*tensor.Storage, error) {
+func (d *devices) alloc(in *inMessage, on device.Device, size int, host tensor.Allocator) (*tensor.Storage, error) {
 	if on == device.CPU() {
 		return host.Alloc(size)
 	}
@@ -151,9 +169,15 @@ func (d *devices) alloc(on device.Device, size int, host tensor.Allocator) (*ten
 	if kind == nil {
 		return nil, fmt.Errorf("%w: tensor for device %v, which is not among the Kinds here", ErrProtocol, on)
 	}
-	s, err := kind.NewStream(on)
-	if err != nil {
-		return nil, err
+	s := streamOn(in.streams, on)
+	if s == nil {
+		var err error
+		if s, err = d.pool.get(kind, on); err != nil {
+			return nil, err
+		}
+		if s != nil {
+			in.streams = append(in.streams, s)
+		}
 	}
 	buf, err := kind.Alloc(on, size, s)
 	if err != nil {
@@ -162,16 +186,167 @@ func (d *devices) alloc(on device.Device, size int, host tensor.Allocator) (*ten
 	return tensor.NewStorage(buf, nil)
 }
 
-// streams returns the streams on which the tensors of a received message are valid: one for each
-// tensor whose memory has a stream, and nil if there is none.
-func (in *inMessage) streams() []device.Stream {
-	var all []device.Stream
-	for i := range in.memory.Tensors {
-		if s := in.memory.Tensors[i].Stream(); s != nil {
-			all = append(all, s)
+// streamOn returns the stream of a device among streams, or nil.
+func streamOn(streams []device.Stream, on device.Device) device.Stream {
+	for _, s := range streams {
+		if s.Device() == on {
+			return s
 		}
 	}
-	return all
+	return nil
+}
+
+// minStreams is the number of streams of a device that are made before one is used again: messages that share a
+// stream wait for each other's work.
+const minStreams = 32
+
+// streamPool has the streams for messages, by device. A message has one stream for each device; its tensors stay valid
+// on it when another message uses it.
+type streamPool struct {
+	mu   sync.Mutex
+	free map[device.Device][]device.Stream // the one that was used last comes last
+	made map[device.Device]int
+}
+
+// get returns a stream on a device of kind, or nil if the kind has no streams. The error is that of the kind.
+func (p *streamPool) get(kind device.Kind, on device.Device) (device.Stream, error) {
+	p.mu.Lock()
+	if all := p.free[on]; len(all) > 0 && p.made[on] >= minStreams {
+		p.free[on] = all[1:]
+		p.mu.Unlock()
+		return all[0], nil
+	}
+	p.mu.Unlock()
+	s, err := kind.NewStream(on)
+	if s == nil || err != nil {
+		return nil, err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	put(&p.made, on, p.made[on]+1)
+	return s, nil
+}
+
+// put returns streams that get has returned.
+func (p *streamPool) put(streams ...device.Stream) {
+	for _, s := range streams {
+		on := s.Device()
+		p.mu.Lock()
+		if len(p.free[on]) < minStreams {
+			put(&p.free, on, append(p.free[on], s))
+		} else {
+			p.made[on]--
+		}
+		p.mu.Unlock()
+	}
+}
+
+// put sets (*m)[key] to value, in a new map if there is none.
+func put[K comparable, V any](m *map[K]V, key K, value V) {
+	if *m == nil {
+		*m = map[K]V{}
+	}
+	(*m)[key] = value
+}
+
+// withStreams gives the request a stream for each device of this worker: that of its tensors, or a fresh one. They are
+// in r.ctx, and belong to the request until its reply was sent. The error is that of the device kind.
+func (d *devices) withStreams(r *Request, in *inMessage) error {
+	r.streams, in.streams = in.streams, nil
+	used := d.used.Load()
+	if used == nil {
+		return nil
+	}
+	for _, on := range *used {
+		kind := d.kinds[on.Kind]
+		if kind == nil || streamOn(r.streams, on) != nil {
+			continue
+		}
+		s, err := d.pool.get(kind, on)
+		if err != nil {
+			return err
+		}
+		if s != nil {
+			r.streams = append(r.streams, s)
+		}
+	}
+	r.ctx = device.WithStreams(r.ctx, r.streams...)
+	return nil
+}
+
+// sendStream is the stream by which the tensors of a message are copied from one device.
+type sendStream struct {
+	device.Stream
+	sources []device.Stream // on which the tensors are valid, or which may still change them
+}
+
+// orderTensors makes the tensors of a message valid on streams of its own, which wait for the streams of the tensors and
+// for those of ctx: the copies do not delay later work on these. The error is that of the device kind or of a stream.
+func (out *outMessage) orderTensors(ctx context.Context, tensors []pipe.Tensor, d *devices) error {
+	for i := range tensors {
+		b := tensors[i].Buffer
+		on := b.Device()
+		if b.Stream() != nil {
+			on = b.Stream().Device()
+		} else if b.IsHost() {
+			continue
+		}
+		current := device.StreamFrom(ctx, on)
+		kind := d.kinds[on.Kind]
+		if kind == nil || b.Stream() == nil && current == nil {
+			continue
+		}
+		k := slices.IndexFunc(out.streams, func(s sendStream) bool { return s.Device() == on })
+		if k < 0 {
+			s, err := d.pool.get(kind, on)
+			if err != nil || s == nil {
+				return err
+			}
+			k, out.streams = len(out.streams), append(out.streams, sendStream{Stream: s})
+			if err := out.streams[k].after(current); err != nil {
+				return err
+			}
+		}
+		if err := out.streams[k].after(b.Stream()); err != nil {
+			return err
+		}
+		tensors[i].Buffer = b.WithStream(out.streams[k].Stream)
+	}
+	return nil
+}
+
+// after makes the work that is enqueued on s from now on wait for the work of source, which may be nil.
+func (s *sendStream) after(source device.Stream) error {
+	if source == nil || slices.Contains(s.sources, source) {
+		return nil
+	}
+	if err := waitFor(s, source); err != nil {
+		return err
+	}
+	s.sources = append(s.sources, source)
+	return nil
+}
+
+// waitFor makes the work that is enqueued on s from now on wait for the present work of source.
+func waitFor(s, source device.Stream) error {
+	e, err := source.Record()
+	if err != nil {
+		return err
+	}
+	return s.Wait(e)
+}
+
+// endStreams returns the streams of a message whose copies are enqueued. Later work on the streams of the tensors waits
+// for the copies, so that their memory may be changed.
+func (out *outMessage) endStreams(p *streamPool) {
+	for _, s := range out.streams {
+		for _, source := range s.sources {
+			_ = waitFor(source, s) // a stream that fails does no further work
+		}
+		p.put(s.Stream)
+	}
+	clear(out.streams)
+	out.streams = out.streams[:0]
 }
 
 // order makes the current streams of ctx (device.StreamFrom) wait for the work that was enqueued on

@@ -155,7 +155,7 @@ func TestDeviceMapToLaterWorker(t *testing.T) {
 // A device map may have the CPU as a key, for tensors in host memory, and as a value.
 func TestDeviceMapWithCPU(t *testing.T) {
 	where := agent.NewFunc[*tensor.Tensor, string]("test.where")
-	echo := agent.NewFunc[*tensor.Tensor, *tensor.Tensor]("test.echo")
+	back := agent.NewFunc[*tensor.Tensor, *tensor.Tensor]("test.back")
 	for name, m := range map[string]map[int]int{"to the CPU": {0: -1}, "from the CPU": {-1: 0}, "crosswise": {-1: 1, 1: -1}, "CPU to CPU": {-1: -1}} {
 		t.Run(name, func(t *testing.T) {
 			kinds := make([]*delayed.Kind, 2)
@@ -163,7 +163,7 @@ func TestDeviceMapWithCPU(t *testing.T) {
 				kinds[rank] = withNPUs(t, c)
 				c.Funcs = agent.Funcs{
 					where.Serve(func(_ context.Context, x *tensor.Tensor) (string, error) { return x.Device().String(), nil }),
-					echo.Serve(func(_ context.Context, x *tensor.Tensor) (*tensor.Tensor, error) { return x, nil }),
+					back.Serve(same),
 				}
 				if rank == 0 {
 					c.DeviceMaps = map[string]agent.DeviceMap{"worker1": npus(m)["worker1"]}
@@ -186,7 +186,7 @@ func TestDeviceMapWithCPU(t *testing.T) {
 				if mine != nil {
 					ctx = device.WithStream(ctx, mine)
 				}
-				y, err := echo.Call(ctx, group[0], "worker1", x)
+				y, err := back.Call(ctx, group[0], "worker1", x)
 				require.NoError(t, err)
 				require.Equal(t, npuOrCPU(from), y.Device(), "it comes back")
 				buf, err := y.Buffer()

@@ -139,6 +139,7 @@ func (a *Agent) update() {
 		m.set(p, peerPresent, nil)
 	}
 	m.mu.Unlock()
+	a.updateDevices()
 	for _, p := range removed {
 		p.handleLeave()
 		p.onceCache.forget()

@@ -227,7 +227,7 @@ func (a *Agent) encodeValues(ctx context.Context, out *outMessage, ptrs ...any) 
 	if err != nil {
 		return err
 	}
-	return out.fill(data, tensors, a.devices)
+	return out.fill(ctx, data, tensors, a.devices)
 }
 
 // runReceived runs the Received functions of the interceptors, before a value is decoded, and

@@ -135,10 +135,15 @@ func (c *conn) decode(r *Request) (err error) {
 	if err := c.agent.inMessages.receive(r, in); err != nil {
 		return withKind(ErrArguments, err)
 	}
+	if d := c.agent.devices; len(d.kinds) > 0 {
+		if err := catchPanic(func() error { return d.withStreams(r, in) }); err != nil {
+			return withKind(ErrArguments, err)
+		}
+	}
 	if r.handler.borrows {
 		r.borrowed = slices.Clone(in.storages)
 	}
-	if r.ctx, err = c.agent.runReceived(r, &in.view); err != nil {
+	if r.ctx, err = c.agent.runReceived(r.ctx, &in.view); err != nil {
 		return err
 	}
 	if key, ok := in.decoder.Header(wire.KeyHeader); ok && r.handler.once {

@@ -303,7 +303,7 @@ type repeatTask struct{ run *onceRun }
 // Run implements Task. It replies with a copy of the kept reply, without interceptors. If the
 // reply was evicted, it replies with an error that matches ErrEvicted; if a tensor was released or
 // cannot be sent, with one that matches ErrResult.
-func (t repeatTask) Run(_ context.Context, r *Request) {
+func (t repeatTask) Run(ctx context.Context, r *Request) {
 	m := &r.conn.owner.onceCache
 	m.mu.Lock()
 	kept, why := t.run.reply, t.run.evicted
@@ -329,7 +329,7 @@ func (t repeatTask) Run(_ context.Context, r *Request) {
 				return err
 			}
 		}
-		return out.fill(append(out.buf, kept.body...), slices.Clone(kept.tensors), a.devices)
+		return out.fill(ctx, append(out.buf, kept.body...), slices.Clone(kept.tensors), a.devices)
 	})
 	if err != nil {
 		a.outMessages.put(out)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/tensorpipe-go/tensorpipe/agent/future"
 	"github.com/tensorpipe-go/tensorpipe/agent/internal/ctxerr"
+	"github.com/tensorpipe-go/tensorpipe/device"
 	"github.com/tensorpipe-go/tensorpipe/tensor"
 )
 
@@ -42,6 +43,7 @@ type Request struct {
 	handler      handlerEntry
 	task         Task
 	borrowed     []*tensor.Storage // released after the reply was sent
+	streams      []device.Stream   // one for each device, returned then
 	begun        time.Time
 	ctx          context.Context             // of the handler: the request, with values that interceptors added
 	hold         func(context.Context) error // set by an interceptor: the handler starts after it returns
@@ -207,6 +209,8 @@ func (r *Request) close(err error) {
 		r.stream.discard()
 	}
 	r.freeMemory()
+	c.agent.devices.pool.put(r.streams...)
+	r.streams = nil
 	r.finish()
 	r.requestEnds.run(MessageHandled, nil)
 	if err == nil {

@@ -82,7 +82,7 @@ func (s *stream) encode(ptr any) (*outMessage, error) {
 		var data []byte
 		var tensors []pipe.Tensor
 		if data, tensors, err = out.encoder.Finish(); err == nil {
-			err = out.fill(data, tensors, a.devices)
+			err = out.fill(s.ctx, data, tensors, a.devices)
 		}
 	}
 	if err != nil {

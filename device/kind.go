@@ -2,6 +2,7 @@ package device
 
 import (
 	"context"
+	"slices"
 )
 
 // Memory is one contiguous region that the host cannot address, such as GPU memory. Each kind has
@@ -92,10 +93,22 @@ func WithStream(ctx context.Context, s Stream) context.Context {
 	if s == nil {
 		return ctx
 	}
-	d := s.Device()
-	set := []streamEntry{{d, s}}
-	for _, c := range streamsOf(ctx) {
-		if c.device != d {
+	return WithStreams(ctx, s)
+}
+
+// WithStreams returns a context derived from ctx in which new work on the device of each of streams goes to that
+// stream, as several calls of WithStream do. No two streams may be of one device, and none may be nil.
+func WithStreams(ctx context.Context, streams ...Stream) context.Context {
+	if len(streams) == 0 {
+		return ctx
+	}
+	before := streamsOf(ctx)
+	set := make([]streamEntry, 0, len(streams)+len(before))
+	for _, s := range streams {
+		set = append(set, streamEntry{s.Device(), s})
+	}
+	for _, c := range before {
+		if !slices.ContainsFunc(set[:len(streams)], func(e streamEntry) bool { return e.device == c.device }) {
 			set = append(set, c)
 		}
 	}

@@ -1,0 +1,180 @@
+package agent_test
+
+import (
+	"bytes"
+	"context"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tensorpipe-go/tensorpipe"
+	"github.com/tensorpipe-go/tensorpipe/agent"
+	"github.com/tensorpipe-go/tensorpipe/channel/basic"
+	"github.com/tensorpipe-go/tensorpipe/channel/channeltest/npu"
+	"github.com/tensorpipe-go/tensorpipe/channel/xth"
+	"github.com/tensorpipe-go/tensorpipe/device"
+	"github.com/tensorpipe-go/tensorpipe/device/delayed"
+	"github.com/tensorpipe-go/tensorpipe/pipe"
+	"github.com/tensorpipe-go/tensorpipe/tensor"
+	"github.com/tensorpipe-go/tensorpipe/transport/mem"
+)
+
+// inBubble runs f in a bubble of testing/synctest with two workers that have two devices each and serve funcs. The
+// first one has the device map maps to the second one.
+func inBubble(t *testing.T, maps map[int]int, funcs agent.Funcs, f func(t *testing.T, a *agent.Agent, kind *delayed.Kind)) {
+	synctest.Test(t, func(t *testing.T) {
+		network := mem.NewNetwork()
+		kinds := []*delayed.Kind{npu.NewKind(), npu.NewKind()}
+		group := startGroup(t, 2, func(rank int, c *agent.Config) {
+			c.Funcs, c.Kinds, c.Listen = funcs, []device.Kind{kinds[rank]}, []string{"mem://"}
+			if rank == 0 {
+				c.DeviceMaps = map[string]agent.DeviceMap{"worker1": npus(maps)["worker1"]}
+			}
+			c.NewContext = func(o pipe.Options) (*pipe.Context, error) {
+				o.Transports = []pipe.TransportEntry{{Name: "mem", Transport: mem.New(network)}}
+				o.Channels = []pipe.ChannelEntry{{Name: "xth", Factory: xth.New()}, {Name: npu.Name, Priority: 1, Factory: npu.New(kinds[rank], xth.New())}}
+				return pipe.New(o)
+			}
+		})
+		for _, k := range kinds {
+			t.Cleanup(k.Close)
+		}
+		f(t, group[0], kinds[0])
+	})
+}
+
+// set enqueues work on s that sets all bytes of x, which may be valid on another stream.
+func set(t *testing.T, s device.Stream, x *tensor.Tensor, value byte) {
+	t.Helper()
+	buf, err := x.Buffer()
+	require.NoError(t, err)
+	require.NoError(t, s.(*delayed.Stream).Launch(func(mem ...[]byte) error {
+		for i := range mem[0] {
+			mem[0][i] = value
+		}
+		return nil
+	}, buf))
+}
+
+// requireBytes requires that all bytes of x are value once the work before on the stream s is done.
+func requireBytes(t *testing.T, k *delayed.Kind, x *tensor.Tensor, s device.Stream, value byte) {
+	t.Helper()
+	buf, err := x.Buffer()
+	require.NoError(t, err)
+	got := make([]byte, buf.Len())
+	require.NoError(t, k.Read(got, buf.WithStream(s)))
+	require.NoError(t, s.Synchronize(t.Context()))
+	require.Equal(t, bytes.Repeat([]byte{value}, len(got)), got)
+}
+
+var echoed = agent.NewFunc[*tensor.Tensor, *tensor.Tensor]("test.echoed")
+
+func same(_ context.Context, x *tensor.Tensor) (*tensor.Tensor, error) { return x, nil }
+
+// A tensor is sent after the present work of the caller's stream, also if it is valid on another one. Later work on
+// both streams waits for the copy, and later work on neither waits for the message.
+func TestSendWaitsForStreams(t *testing.T) {
+	for name, held := range map[string]int{"of the caller": 0, "of the tensor": 1} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, map[int]int{0: 1}, agent.Funcs{echoed.Serve(same)}, func(t *testing.T, a *agent.Agent, kind *delayed.Kind) {
+				x, own := onDevice(t, kind, 0, 16)
+				current, err := kind.NewStream(kind.Devices()[0])
+				require.NoError(t, err)
+				ctx := device.WithStream(t.Context(), current)
+				streams := []*delayed.Stream{current.(*delayed.Stream), own}
+				release := streams[held].Hold()
+				set(t, streams[held], x, 7)
+				f := echoed.Go(ctx, a, "worker1", x)
+				synctest.Wait()
+				release()
+				y, err := f.Wait(ctx)
+				require.NoError(t, err)
+				requireBytes(t, kind, y, current, 7)
+				for _, s := range streams {
+					set(t, s, x, 8)
+				}
+				requireBytes(t, kind, y, current, 7)
+			})
+		})
+	}
+}
+
+// The context of a handler has a stream for each device of the worker: those of its arguments, and others. The reply
+// waits for their work, also if its tensors are valid on another stream.
+func TestStreamsOfHandler(t *testing.T) {
+	may := make(chan struct{})
+	serve := func(ctx context.Context, x *tensor.Tensor) (*tensor.Tensor, error) {
+		devices := agent.FromContext(ctx).Devices()
+		require.Equal(t, []device.Device{npuOrCPU(0), npuOrCPU(1)}, devices)
+		buf, err := x.Buffer()
+		require.NoError(t, err)
+		require.Same(t, buf.Stream(), device.StreamFrom(ctx, x.Device()))
+		current := device.StreamFrom(ctx, npuOrCPU(0))
+		require.NotNil(t, current)
+		require.NotSame(t, buf.Stream(), current)
+
+		// The tensor is valid at once, as far as its buffer shows.
+		mem, _ := buf.Memory()
+		y, err := tensor.FromBuffer(device.On(x.Device(), mem, nil), tensor.U8, 16)
+		require.NoError(t, err)
+		s := device.StreamFrom(ctx, x.Device())
+		release := s.(*delayed.Stream).Hold()
+		set(t, s, y, 9)
+		go func() {
+			<-may
+			release()
+		}()
+		return y, nil
+	}
+	inBubble(t, map[int]int{0: 1, 1: 0}, agent.Funcs{echoed.Serve(serve)}, func(t *testing.T, a *agent.Agent, kind *delayed.Kind) {
+		may = make(chan struct{})
+		x, mine := onDevice(t, kind, 0, 16)
+		ctx := device.WithStream(t.Context(), mine)
+		f := echoed.Go(ctx, a, "worker1", x)
+		synctest.Wait()
+		close(may)
+		y, err := f.Wait(ctx)
+		require.NoError(t, err)
+		requireBytes(t, kind, y, mine, 9)
+	})
+}
+
+// countingKind counts the streams that are made.
+type countingKind struct {
+	*delayed.Kind
+	made atomic.Int64
+}
+
+func (k *countingKind) NewStream(on device.Device) (device.Stream, error) {
+	k.made.Add(1)
+	return k.Kind.NewStream(on)
+}
+
+// Messages share streams: a thousand calls one after the other make few.
+func TestStreamsAreUsedAgain(t *testing.T) {
+	kinds := []*countingKind{{Kind: npu.NewKind()}, {Kind: npu.NewKind()}}
+	group := startGroup(t, 2, func(rank int, c *agent.Config) {
+		c.Funcs, c.Kinds = agent.Funcs{echoed.Serve(same)}, []device.Kind{kinds[rank]}
+		c.NewContext = func(o pipe.Options) (*pipe.Context, error) {
+			o.Channels = append(tensorpipe.DefaultProfile().Channels, pipe.ChannelEntry{Name: npu.Name, Priority: 1, Factory: npu.New(kinds[rank], basic.New())})
+			return tensorpipe.NewContext(o)
+		}
+		c.DeviceMaps = map[string]agent.DeviceMap{"worker1": {npuOrCPU(0): npuOrCPU(1)}, "worker0": {npuOrCPU(0): npuOrCPU(0)}}
+	})
+	for _, k := range kinds {
+		t.Cleanup(k.Close)
+	}
+	x, mine := onDevice(t, kinds[0].Kind, 0, 16)
+	ctx := device.WithStream(t.Context(), mine)
+	for range 1000 {
+		y, err := echoed.Call(ctx, group[0], "worker1", x)
+		require.NoError(t, err)
+		requireBytes(t, kinds[0].Kind, y, mine, 5)
+	}
+	for _, k := range kinds {
+		require.LessOrEqual(t, k.made.Load(), int64(2*32+8), "32 for each of two devices, and those of messages that overlap")
+		require.Greater(t, k.made.Load(), int64(16))
+	}
+}
