@@ -56,9 +56,10 @@ func (s *shared) await(t *testing.T, text string) {
 }
 
 // program returns a command, not started yet, that runs this test binary as tpipe with the
-// arguments args.
+// arguments args. It skips the test with -short.
 func program(t *testing.T, args ...string) *exec.Cmd {
 	t.Helper()
+	short.Skip(t, "starts processes")
 	path, err := os.Executable()
 	require.NoError(t, err)
 	cmd := exec.Command(path, args...)
@@ -70,7 +71,6 @@ func program(t *testing.T, args ...string) *exec.Cmd {
 // start starts tpipe with the arguments args as a process, which is killed at the end of the test
 // or after processTimeout. It skips the test with -short.
 func start(t *testing.T, args ...string) *process {
-	short.Skip(t, "starts processes")
 	t.Helper()
 	return startCommand(t, program(t, args...))
 }

@@ -173,6 +173,7 @@ func TestRecvJSON(t *testing.T) {
 	require.NoError(t, cmd.Start())
 	late := time.AfterFunc(processTimeout, func() { _ = cmd.Process.Kill() })
 	defer late.Stop()
+	defer func() { _ = cmd.Process.Kill() }() // if the test fails
 	line := make([]byte, 200)
 	n, err := stderr.Read(line)
 	require.NoError(t, err)
