@@ -11,6 +11,7 @@ import (
 
 	"github.com/tensorpipe-go/tensorpipe"
 	"github.com/tensorpipe-go/tensorpipe/agent"
+	"github.com/tensorpipe-go/tensorpipe/agent/future"
 	"github.com/tensorpipe-go/tensorpipe/channel/basic"
 	"github.com/tensorpipe-go/tensorpipe/channel/channeltest/npu"
 	"github.com/tensorpipe-go/tensorpipe/channel/xth"
@@ -23,7 +24,7 @@ import (
 
 // inBubble runs f in a bubble of testing/synctest with two workers that have two devices each and serve funcs. The
 // first one has the device map maps to the second one.
-func inBubble(t *testing.T, maps map[int]int, funcs agent.Funcs, f func(t *testing.T, a *agent.Agent, kind *delayed.Kind)) {
+func inBubble(t *testing.T, maps map[int]int, funcs agent.Funcs, f func(t *testing.T, a *agent.Agent, kinds []*delayed.Kind)) {
 	synctest.Test(t, func(t *testing.T) {
 		network := mem.NewNetwork()
 		kinds := []*delayed.Kind{npu.NewKind(), npu.NewKind()}
@@ -41,7 +42,7 @@ func inBubble(t *testing.T, maps map[int]int, funcs agent.Funcs, f func(t *testi
 		for _, k := range kinds {
 			t.Cleanup(k.Close)
 		}
-		f(t, group[0], kinds[0])
+		f(t, group[0], kinds)
 	})
 }
 
@@ -78,7 +79,8 @@ func same(_ context.Context, x *tensor.Tensor) (*tensor.Tensor, error) { return 
 func TestSendWaitsForStreams(t *testing.T) {
 	for name, held := range map[string]int{"of the caller": 0, "of the tensor": 1} {
 		t.Run(name, func(t *testing.T) {
-			inBubble(t, map[int]int{0: 1}, agent.Funcs{echoed.Serve(same)}, func(t *testing.T, a *agent.Agent, kind *delayed.Kind) {
+			inBubble(t, map[int]int{0: 1}, agent.Funcs{echoed.Serve(same)}, func(t *testing.T, a *agent.Agent, kinds []*delayed.Kind) {
+				kind := kinds[0]
 				x, own := onDevice(t, kind, 0, 16)
 				current, err := kind.NewStream(kind.Devices()[0])
 				require.NoError(t, err)
@@ -128,7 +130,46 @@ func TestStreamsOfHandler(t *testing.T) {
 		}()
 		return y, nil
 	}
-	inBubble(t, map[int]int{0: 1, 1: 0}, agent.Funcs{echoed.Serve(serve)}, func(t *testing.T, a *agent.Agent, kind *delayed.Kind) {
+	inBubble(t, map[int]int{0: 1, 1: 0}, agent.Funcs{echoed.Serve(serve)}, func(t *testing.T, a *agent.Agent, kinds []*delayed.Kind) {
+		kind := kinds[0]
+		may = make(chan struct{})
+		x, mine := onDevice(t, kind, 0, 16)
+		ctx := device.WithStream(t.Context(), mine)
+		f := echoed.Go(ctx, a, "worker1", x)
+		synctest.Wait()
+		close(may)
+		y, err := f.Wait(ctx)
+		require.NoError(t, err)
+		requireBytes(t, kind, y, mine, 9)
+	})
+}
+
+// A function may return a future whose value is computed by work on a stream that its tensors do not show: the reply
+// waits for that work.
+func TestReplyWaitsForEventsOfFuture(t *testing.T) {
+	may := make(chan struct{})
+	var kindOf atomic.Pointer[delayed.Kind] // of the worker that serves
+	serve := func(ctx context.Context, x *tensor.Tensor) *agent.Future[*tensor.Tensor] {
+		f := future.New[*tensor.Tensor]()
+		buf, err := x.Buffer()
+		require.NoError(t, err)
+		mem, _ := buf.Memory()
+		y, err := tensor.FromBuffer(device.On(x.Device(), mem, nil), tensor.U8, 16)
+		require.NoError(t, err)
+		other, err := kindOf.Load().NewStream(x.Device())
+		require.NoError(t, err)
+		release := other.(*delayed.Stream).Hold()
+		set(t, other, y, 9)
+		require.NoError(t, f.SetOn(y, other))
+		go func() {
+			<-may
+			release()
+		}()
+		return f
+	}
+	inBubble(t, map[int]int{0: 1}, agent.Funcs{echoed.ServeAsync(serve)}, func(t *testing.T, a *agent.Agent, kinds []*delayed.Kind) {
+		kindOf.Store(kinds[1])
+		kind := kinds[0]
 		may = make(chan struct{})
 		x, mine := onDevice(t, kind, 0, 16)
 		ctx := device.WithStream(t.Context(), mine)

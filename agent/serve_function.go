@@ -180,8 +180,8 @@ func (t *funcTask) Run(ctx context.Context, r *Request) {
 	_ = r.Reply(reply) // an error is the reply instead
 }
 
-// replyFuture replies to the request with the value or the error of f once f is done. It does not
-// block. If ctx ends before f is done, f is cancelled with the cause of ctx. If f is nil, the reply
+// replyFuture replies to the request with the value or the error of f once f is done. The tensors of the value are
+// sent after the work that computes it, see future.SetOn. replyFuture does not block. If ctx ends before f is done, f is cancelled with the cause of ctx. If f is nil, the reply
 // is an error that matches ErrResult.
 func (r *Request) replyFuture(ctx context.Context, f future.Any) {
 	if f == nil || reflect.ValueOf(f).IsNil() {
@@ -191,6 +191,9 @@ func (r *Request) replyFuture(ctx context.Context, f future.Any) {
 	stop := context.AfterFunc(ctx, func() { f.Cancel(ctxerr.Cause(ctx)) })
 	reply := func(ptr any, err error) {
 		stop()
+		if err == nil {
+			err = future.Await(ctx, f) // the streams of ctx wait for the work that computes the value
+		}
 		if err != nil {
 			r.failLogged(err)
 			return
