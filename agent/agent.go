@@ -115,6 +115,7 @@ type Agent struct {
 	activity     activity
 	conns        sync.Map // of *conn: the open ones
 	limits       Limits
+	registry     *codec.Registry
 	labels       bool         // set profile labels for handlers
 	timeout      atomic.Int64 // in ns, 0 is none
 	stats        stats
@@ -229,6 +230,7 @@ func newAgent(c *Config) (*Agent, error) {
 	a.slots.max = c.MaxHandlers
 	a.timeout.Store(int64(max(c.Timeout, 0)))
 	registry, limits := c.Registry, c.Limits.Codec
+	a.registry = registry
 	a.outMessages.pool.New = func() any { return &outMessage{encoder: codec.NewEncoder(registry, limits)} }
 	a.inMessages.alloc, a.inMessages.devices, a.outMessages.devices = c.Allocator, a.devices, a.devices
 	a.inMessages.pool.New = func() any { return &inMessage{decoder: codec.NewDecoder(registry, limits)} }

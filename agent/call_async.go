@@ -44,7 +44,7 @@ func startAsync[R any](ctx context.Context, a *Agent, t target, args any) *Futur
 		return f
 	}
 	g := &asyncCall[R]{ctx: ctx, agent: a, activity: counted}
-	g.future = future.NewWith[R](future.Options{Recall: g.onCancel, OnPanic: a.onPanic, Activity: counted, Attender: g})
+	g.future = future.NewWith[R](future.Options{Recall: g.onCancel, OnPanic: a.onPanic, Activity: counted, Attender: g, Devices: a.futureDevices()})
 	g.observer = g
 	if dst != nil {
 		_ = g.future.OnDone(func(*Future[R]) { dst.end(nil) }) // cannot fail

@@ -249,7 +249,7 @@ func retryAsync[R any](ctx context.Context, a *Agent, r *Retry, t target, args a
 		defer t.argsLock.Unlock()
 		t.dst.end(cause)
 	}
-	f := future.NewWith[R](future.Options{Recall: onCancel, OnPanic: a.onPanic, Activity: &a.activity})
+	f := future.NewWith[R](future.Options{Recall: onCancel, OnPanic: a.onPanic, Activity: &a.activity, Devices: a.futureDevices()})
 	// The call ends when the agent is closed. Close does not wait for this goroutine: a
 	// function of the application that runs here may have called it.
 	go func() {

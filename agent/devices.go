@@ -8,6 +8,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/tensorpipe-go/tensorpipe/agent/codec"
 	"github.com/tensorpipe-go/tensorpipe/agent/future"
 	"github.com/tensorpipe-go/tensorpipe/agent/internal/devicemap"
 	"github.com/tensorpipe-go/tensorpipe/agent/internal/wire"
@@ -63,8 +64,14 @@ func checkPair(from, to device.Device) error {
 type devices struct {
 	kinds map[string]device.Kind
 	node  devicemap.Node
-	used  atomic.Pointer[[]device.Device] // see Agent.Devices; nil without Kinds
+	used  atomic.Pointer[usedDevices] // nil without Kinds
 	pool  streamPool
+}
+
+// usedDevices is the devices of Agent.Devices, and the same for futures of calls.
+type usedDevices struct {
+	list    []device.Device
+	futures *future.Devices
 }
 
 func newDevices(c *Config) (*devices, error) {
@@ -110,7 +117,7 @@ func (a *Agent) nodes() []devicemap.Node {
 // Config.Devices or, without them, those in its device maps and in the maps of the present members to it.
 func (a *Agent) Devices() []device.Device {
 	if used := a.devices.used.Load(); used != nil {
-		return slices.Clone(*used)
+		return slices.Clone(used.list)
 	}
 	return nil
 }
@@ -118,10 +125,48 @@ func (a *Agent) Devices() []device.Device {
 // updateDevices is called when the members have changed.
 func (a *Agent) updateDevices() {
 	if len(a.devices.kinds) > 0 {
-		used := a.devices.node.Used(a.nodes())
+		used := usedDevices{list: a.devices.node.Used(a.nodes())}
+		used.futures, _ = future.NewDevices(used.list, a.devices, a.buffers) // without the CPU it does not fail
 		a.devices.used.Store(&used)
 	}
 }
+
+// buffers returns the memory of the tensors in the value to which ptr points.
+func (a *Agent) buffers(ptr any) ([]device.Buffer, error) { return codec.Buffers(a.registry, ptr) }
+
+// futureDevices returns the devices for the futures of calls, or nil.
+func (a *Agent) futureDevices() *future.Devices {
+	if used := a.devices.used.Load(); used != nil {
+		return used.futures
+	}
+	return nil
+}
+
+// NewFuture returns a pending future whose value may have tensors on these devices; without any, on all that a uses.
+// See future.Future.SetFrom and future.ThenOn. A panic of a callback is logged. The error is a *future.CPUError if
+// devices has the CPU.
+func NewFuture[T any](a *Agent, devices ...device.Device) (*Future[T], error) {
+	if len(devices) == 0 {
+		devices = a.Devices()
+	}
+	d, err := future.NewDevices(devices, a.devices, a.buffers)
+	if err != nil {
+		return nil, err
+	}
+	return future.NewWith[T](future.Options{OnPanic: a.onPanic, Devices: d}), nil
+}
+
+// Get implements future.StreamPool.
+func (d *devices) Get(on device.Device) (device.Stream, error) {
+	kind := d.kinds[on.Kind]
+	if kind == nil {
+		return nil, fmt.Errorf("%w: %v is not among the Kinds", device.ErrDevice, on)
+	}
+	return d.pool.get(kind, on)
+}
+
+// Put implements future.StreamPool.
+func (d *devices) Put(streams ...device.Stream) { d.pool.put(streams...) }
 
 // DeviceError reports a tensor on a device that the device map does not have. The errors that contain it match
 // ErrArguments or, for a reply, ErrResult.
@@ -257,7 +302,7 @@ func (d *devices) withStreams(r *Request, in *inMessage) error {
 	if used == nil {
 		return nil
 	}
-	for _, on := range *used {
+	for _, on := range used.list {
 		kind := d.kinds[on.Kind]
 		if kind == nil || streamOn(r.streams, on) != nil {
 			continue

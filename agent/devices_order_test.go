@@ -75,7 +75,7 @@ var echoed = agent.NewFunc[*tensor.Tensor, *tensor.Tensor]("test.echoed")
 func same(_ context.Context, x *tensor.Tensor) (*tensor.Tensor, error) { return x, nil }
 
 // A tensor is sent after the present work of the caller's stream, also if it is valid on another one. Later work on
-// both streams waits for the copy, and later work on neither waits for the message.
+// both streams does not change the copy.
 func TestSendWaitsForStreams(t *testing.T) {
 	for name, held := range map[string]int{"of the caller": 0, "of the tensor": 1} {
 		t.Run(name, func(t *testing.T) {
@@ -96,6 +96,7 @@ func TestSendWaitsForStreams(t *testing.T) {
 				requireBytes(t, kind, y, current, 7)
 				for _, s := range streams {
 					set(t, s, x, 8)
+					require.NoError(t, s.Synchronize(t.Context()))
 				}
 				requireBytes(t, kind, y, current, 7)
 			})

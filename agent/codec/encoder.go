@@ -4,8 +4,10 @@ import (
 	"encoding/binary"
 	"math"
 	"reflect"
+	"slices"
 	"unsafe"
 
+	"github.com/tensorpipe-go/tensorpipe/device"
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 	"github.com/tensorpipe-go/tensorpipe/tensor"
 )
@@ -154,6 +156,22 @@ func (e *Encoder) Finish() ([]byte, []pipe.Tensor, error) {
 // whole storage stays reachable as long as the tensor is, even if only a small part of it is sent.
 // The slice belongs to the Encoder and is valid until Reset.
 func (e *Encoder) Storages() []*tensor.Storage { return e.partStorages }
+
+// Buffers returns the memory of the storages of all tensors in the value to which ptr points. Values are found as by
+// Encode, with the types and custom encodings in r, and the error is that of Encode: the value could not be sent either.
+func Buffers(r *Registry, ptr any) ([]device.Buffer, error) {
+	e := NewEncoder(r, Limits{})
+	if err := e.Encode(ptr); err != nil {
+		return nil, err
+	}
+	var all []device.Buffer
+	for i, x := range e.extents {
+		if !slices.ContainsFunc(e.extents[:i], func(o extent) bool { return o.storage == x.storage }) {
+			all = append(all, x.buffer)
+		}
+	}
+	return all, nil
+}
 
 func (e *Encoder) finish() error {
 	values := len(e.buf) - e.start - prefixSize

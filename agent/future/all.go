@@ -18,14 +18,14 @@ import (
 //
 // A wait for the result with a context makes the streams of that context (device.WithStream) wait
 // for the work that computes the values of fs. Panics in callbacks of the result are passed to
-// Options.OnPanic of the first future of fs, and Options.Activity is also that of the first.
+// Options.OnPanic of the first future of fs, and Options.Activity and Options.Devices are also those of the first.
 func All[T any](fs ...*Future[T]) *Future[[]*Future[T]] {
 	if slices.Contains(fs, nil) {
 		return Failed[[]*Future[T]](ErrNilFuture)
 	}
 	c := &collector[T]{fs: slices.Clone(fs), out: &Future[[]*Future[T]]{}}
 	if len(fs) > 0 {
-		c.out.onPanic, c.out.activity = fs[0].onPanic, fs[0].activity
+		c.out.onPanic, c.out.activity, c.out.devices = fs[0].onPanic, fs[0].activity, fs[0].devices
 	}
 	c.remaining.Store(int64(len(fs)) + 1) // one more, so that it is not done before all are watched
 	for _, f := range c.fs {

@@ -21,6 +21,7 @@ type Future[T any] struct {
 
 	onPanic  func(*PanicError) // immutable
 	activity Activity          // immutable
+	devices  *Devices          // immutable
 
 	mu        sync.Mutex // guards the fields below, and completion
 	done      chan struct{}
@@ -272,6 +273,9 @@ type Options struct {
 	// Activity is notified of goroutines that run callbacks, of this future and of those
 	// derived from it by Then and other functions.
 	Activity Activity
+
+	// Devices is where the tensors of the value may be, for SetFrom and ThenOn.
+	Devices *Devices
 }
 
 // Attender does work that may complete a future.
@@ -295,7 +299,7 @@ type Activity interface {
 // NewWith returns a pending future with the options o. The future keeps o.Recall and o.OnCancel
 // until it is done.
 func NewWith[T any](o Options) *Future[T] {
-	return &Future[T]{recall: o.Recall, onCancel: o.OnCancel, onPanic: o.OnPanic, activity: o.Activity, attender: o.Attender}
+	return &Future[T]{recall: o.Recall, onCancel: o.OnCancel, onPanic: o.OnPanic, activity: o.Activity, attender: o.Attender, devices: o.Devices}
 }
 
 // Cancel makes a pending future fail and returns true. The error of f is then a [*CancelError],

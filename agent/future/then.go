@@ -28,8 +28,10 @@ func Then[T, U any](f *Future[T], fn func(*Future[T]) (U, error), streams ...dev
 	case fn == nil:
 		return Failed[U](ErrNilCallback)
 	}
-	out := &Future[U]{onPanic: f.onPanic, activity: f.activity}
-	f.enqueue(func() { derive(f, out, fn, streams) })
+	out := &Future[U]{onPanic: f.onPanic, activity: f.activity, devices: f.devices}
+	f.enqueue(func() {
+		derive(f, out, fn, streams, func(*U) ([]readyEvent, error) { return record(streams) })
+	})
 	return out
 }
 
@@ -41,11 +43,11 @@ type outcome[T any] struct {
 }
 
 // derive makes the streams wait for the work that computes the value of f, runs fn(f), and
-// completes out with its value or error. With a value, out gets the events recorded on the streams
-// after fn and those of f for other devices. If a stream cannot wait or record, out fails with a
-// *StreamError; in the first case fn does not run. out fails with a *PanicError if fn panics, and
+// completes out with its value or error. With a value, out gets the events that recordEvents returns
+// after fn and those of f for other devices. If a stream cannot wait, out fails with a
+// *StreamError, and fn does not run; if recordEvents fails, out fails with that error. out fails with a *PanicError if fn panics, and
 // with ErrGoexit if fn ends the goroutine. f must be done.
-func derive[T, U any](f *Future[T], out *Future[U], fn func(*Future[T]) (U, error), streams []device.Stream) {
+func derive[T, U any](f *Future[T], out *Future[U], fn func(*Future[T]) (U, error), streams []device.Stream, recordEvents func(*U) ([]readyEvent, error)) {
 	r := outcome[U]{err: ErrGoexit}
 	defer func() {
 		if p := recover(); p != nil {
@@ -64,7 +66,7 @@ func derive[T, U any](f *Future[T], out *Future[U], fn func(*Future[T]) (U, erro
 		r.err = err
 		return
 	}
-	events, err := record(streams)
+	events, err := recordEvents(&value)
 	r = outcome[U]{value, err, mergeEvents(events, f.events)}
 }
 
@@ -86,7 +88,7 @@ func Flatten[T any](f *Future[*Future[T]]) *Future[T] {
 	if f == nil {
 		return Failed[T](ErrNilFuture)
 	}
-	out := &Future[T]{onPanic: f.onPanic, activity: f.activity}
+	out := &Future[T]{onPanic: f.onPanic, activity: f.activity, devices: f.devices}
 	f.watch(&flattenOuter[T]{f, out})
 	return out
 }

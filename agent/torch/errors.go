@@ -8,7 +8,9 @@ import (
 
 	"github.com/tensorpipe-go/tensorpipe/agent"
 	"github.com/tensorpipe-go/tensorpipe/agent/faulty"
+	"github.com/tensorpipe-go/tensorpipe/agent/future"
 	"github.com/tensorpipe-go/tensorpipe/agent/internal/roster"
+	"github.com/tensorpipe-go/tensorpipe/device"
 )
 
 // Error returns the text of err with parts in PyTorch's words: wherever it contains the text of an
@@ -107,6 +109,10 @@ func ownWords(err error) (string, bool) {
 		return fmt.Sprintf("%v: `set_device_map` only supports 1-to-1 mapping, trying to map %v to %v and %v", agent.ErrConfig, e.Device, e.First, e.Second), true
 	case *agent.DeviceError:
 		return deviceText(e), true
+	case *future.DeviceError:
+		return fmt.Sprintf("The result contained tensors residing on device(s) %s which are not among the expected device(s) %s", listed(e.Found), listed(e.Expected)), true
+	case *future.CPUError:
+		return fmt.Sprintf("Expected devices to have indices, got %s", e.Device.Kind), true
 	case referenceError:
 		return referenceText(e)
 	case *faulty.InjectedError:
@@ -140,6 +146,15 @@ func deviceText(e *agent.DeviceError) string {
 		return fmt.Sprintf("%s%s, but found tensor on device: %v", missing, e.Worker, e.Device)
 	}
 	return fmt.Sprintf("%s%s%s for device %v but received a tensor on that device.", missing, missing, e.Worker, e.Device)
+}
+
+// listed returns the devices, separated by commas.
+func listed(devices []device.Device) string {
+	var texts []string
+	for _, d := range devices {
+		texts = append(texts, d.String())
+	}
+	return strings.Join(texts, ", ")
 }
 
 func timeoutText(limit time.Duration) string {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/tensorpipe-go/tensorpipe/agent"
 	"github.com/tensorpipe-go/tensorpipe/agent/faulty"
+	"github.com/tensorpipe-go/tensorpipe/agent/future"
 	"github.com/tensorpipe-go/tensorpipe/agent/internal/roster"
 	"github.com/tensorpipe-go/tensorpipe/agent/store"
 	"github.com/tensorpipe-go/tensorpipe/agent/torch"
@@ -57,6 +58,8 @@ func TestErrors(t *testing.T) {
 		{&agent.DeviceError{Worker: "b", Device: npu(1), NoMap: true}, onlyCPU + "Request device mapping is not available for destination b, but found tensor on device: npu:1"},
 		{&agent.DeviceError{Worker: "b", Device: npu(1), NoMap: true, Reply: true}, onlyCPU + "Response device mapping is not available for destination b, but found tensor on device: npu:1"},
 		{&agent.DeviceError{Worker: "b", Device: npu(1)}, onlyCPU + "Request device mapping is not available for destination " + onlyCPU + "Request device mapping is not available for destination b for device npu:1 but received a tensor on that device."},
+		{&future.DeviceError{Found: []device.Device{npu(0), npu(2)}, Expected: []device.Device{npu(1)}}, "The result contained tensors residing on device(s) npu:0, npu:2 which are not among the expected device(s) npu:1"},
+		{&future.CPUError{Device: device.CPU()}, "Expected devices to have indices, got cpu"},
 		{agent.ErrMixed, "RPC group mixes statically and dynamically initialized members which is not supported."},
 
 		// Errors within errors.
