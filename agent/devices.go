@@ -365,20 +365,11 @@ func (s *sendStream) after(source device.Stream) error {
 	if source == nil || slices.Contains(s.sources, source) {
 		return nil
 	}
-	if err := waitFor(s, source); err != nil {
+	if err := s.WaitFor(source); err != nil {
 		return err
 	}
 	s.sources = append(s.sources, source)
 	return nil
-}
-
-// waitFor makes the work that is enqueued on s from now on wait for the present work of source.
-func waitFor(s, source device.Stream) error {
-	e, err := source.Record()
-	if err != nil {
-		return err
-	}
-	return s.Wait(e)
 }
 
 // endStreams returns the streams of a message whose copies are enqueued. Later work on the streams of the tensors waits
@@ -386,7 +377,7 @@ func waitFor(s, source device.Stream) error {
 func (out *outMessage) endStreams(p *streamPool) {
 	for _, s := range out.streams {
 		for _, source := range s.sources {
-			_ = waitFor(source, s) // a stream that fails does no further work
+			_ = source.WaitFor(s) // a stream that fails does no further work
 		}
 		p.put(s.Stream)
 	}
@@ -398,15 +389,14 @@ func (out *outMessage) endStreams(p *streamPool) {
 // streams before, so that the tensors of a result can be used on the streams of ctx. The host does
 // not wait. The error is a *future.StreamError.
 func order(ctx context.Context, streams []device.Stream) error {
-	if len(streams) == 0 {
-		return nil
+	for _, s := range streams {
+		if current := device.StreamFrom(ctx, s.Device()); current != nil {
+			if err := current.WaitFor(s); err != nil {
+				return &future.StreamError{Op: "wait", Device: s.Device(), Err: err}
+			}
+		}
 	}
-	f := future.New[None]()
-	if err := f.SetOn(None{}, streams...); err != nil {
-		return err
-	}
-	_, err := f.Wait(ctx)
-	return err
+	return nil
 }
 
 // peerTerms are the terms for calls between both ends that the peer has sent in the handshake.

@@ -17,6 +17,7 @@ func newStream(d device.Device) device.Stream { return &idle{d} }
 func (s *idle) Device() device.Device             { return s.d }
 func (s *idle) Record() (device.Event, error)     { return nil, nil }
 func (s *idle) Wait(device.Event) error           { return nil }
+func (s *idle) WaitFor(device.Stream) error       { return nil }
 func (s *idle) Synchronize(context.Context) error { return nil }
 
 func TestStreamFromContext(t *testing.T) {

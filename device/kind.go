@@ -58,6 +58,11 @@ type Stream interface {
 	// another device or kind.
 	Wait(ev Event) error
 
+	// WaitFor delays work enqueued after this call until the present work of other has completed, as
+	// Wait for an event of other does. The stream other may belong to another device or kind. It
+	// does nothing if both are the same.
+	WaitFor(other Stream) error
+
 	// Synchronize blocks the host until all work enqueued so far has completed, and returns the error
 	// of that work, or the error of ctx if ctx ends first. That does not cancel the work.
 	Synchronize(ctx context.Context) error
@@ -73,6 +78,10 @@ type Event interface {
 	// Synchronize blocks the host until the event completes, and returns the error of the work before
 	// it, or the error of ctx if ctx ends first.
 	Synchronize(ctx context.Context) error
+
+	// Release frees what the event holds. The event must not be used after that; streams that wait for
+	// it go on to do so. The garbage collector frees an event that was not released.
+	Release()
 }
 
 type streamsKey struct{}

@@ -286,6 +286,7 @@ func awaitStream(ctx context.Context, b device.Buffer) error {
 	if err != nil {
 		return err
 	}
+	defer ready.Release()
 	return ready.Synchronize(ctx)
 }
 

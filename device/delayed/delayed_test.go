@@ -353,3 +353,45 @@ func TestCloseDropsPendingWork(t *testing.T) {
 	require.False(t, ran)
 	k.Close()
 }
+
+// A released event cannot be used; streams that wait for it already go on to do so.
+func TestReleasedEvent(t *testing.T) {
+	k := delayed.New("npu", 1)
+	defer k.Close()
+	a, b := newStream(t, k, 0), newStream(t, k, 0)
+	release := a.Hold()
+	ev, err := a.Record()
+	require.NoError(t, err)
+	require.NoError(t, b.Wait(ev))
+	ev.Release()
+	require.ErrorIs(t, b.Wait(ev), delayed.ErrReleased)
+	_, err = ev.Done()
+	require.ErrorIs(t, err, delayed.ErrReleased)
+	require.ErrorIs(t, ev.Synchronize(t.Context()), delayed.ErrReleased)
+	behind, err := b.Record()
+	require.NoError(t, err)
+	done, err := behind.Done()
+	require.NoError(t, err)
+	require.False(t, done)
+	release()
+	require.NoError(t, b.Synchronize(t.Context()))
+}
+
+// WaitFor orders a stream after the present work of another one.
+func TestWaitFor(t *testing.T) {
+	k := delayed.New("npu", 2)
+	defer k.Close()
+	a, b := newStream(t, k, 0), newStream(t, k, 1)
+	require.NoError(t, a.WaitFor(a))
+	release := a.Hold()
+	require.NoError(t, b.WaitFor(a))
+	behind, err := b.Record()
+	require.NoError(t, err)
+	done, err := behind.Done()
+	require.NoError(t, err)
+	require.False(t, done)
+	release()
+	require.NoError(t, behind.Synchronize(t.Context()))
+	k.Close()
+	require.ErrorIs(t, b.WaitFor(a), delayed.ErrClosed)
+}

@@ -129,18 +129,12 @@ func enqueueBetween(on *Stream, others []device.Stream, f func() error) error {
 	return nil
 }
 
-// waitFor makes work that is enqueued on s later wait for the present work of first. It does not
-// block. If one of the two is nil or both are the same stream, it does nothing and returns nil.
-// Otherwise the error is that of Record or Wait.
+// waitFor is s.WaitFor(first). It does nothing and returns nil if one of the two is nil.
 func waitFor(s, first device.Stream) error {
-	if s == nil || first == nil || s == first {
+	if s == nil || first == nil {
 		return nil
 	}
-	ev, err := first.Record()
-	if err != nil {
-		return err
-	}
-	return s.Wait(ev)
+	return s.WaitFor(first)
 }
 
 // view returns b itself if b is host memory. Otherwise b must be a buffer of this kind, and the

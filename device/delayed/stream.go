@@ -2,8 +2,10 @@ package delayed
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 
 	"github.com/tensorpipe-go/tensorpipe/device"
 )
@@ -42,7 +44,26 @@ func (s *Stream) Record() (device.Event, error) {
 // error, s fails, and the later work is skipped. Wait does not block. The error of Wait matches
 // [ErrClosed], after Close of the kind.
 func (s *Stream) Wait(ev device.Event) error {
+	if own, ok := ev.(*event); ok {
+		if err := own.usable(); err != nil {
+			return err
+		}
+		return s.enqueue(func() { s.work(func() error { return own.wait(s.kind.ctx) }) })
+	}
 	return s.enqueue(func() { s.work(func() error { return ev.Synchronize(s.kind.ctx) }) })
+}
+
+// WaitFor makes work that is enqueued on s later wait for the present work of other. It does not block. The error is
+// that of Record of other, or of Wait.
+func (s *Stream) WaitFor(other device.Stream) error {
+	if other == device.Stream(s) {
+		return nil
+	}
+	ev, err := other.Record()
+	if err != nil {
+		return err
+	}
+	return s.Wait(ev)
 }
 
 // Synchronize blocks until all work enqueued so far has completed, and returns the error of the
@@ -153,8 +174,22 @@ func (s *Stream) next() func() {
 
 // event implements [device.Event].
 type event struct {
-	done chan struct{}
-	err  error // valid after done is closed
+	done     chan struct{}
+	err      error // valid after done is closed
+	released atomic.Bool
+}
+
+// ErrReleased is the error of an event that is used after Release.
+var ErrReleased = errors.New("the event was released")
+
+// Release marks the event: its later use is an error that matches ErrReleased.
+func (e *event) Release() { e.released.Store(true) }
+
+func (e *event) usable() error {
+	if e.released.Load() {
+		return fmt.Errorf("delayed: %w", ErrReleased)
+	}
+	return nil
 }
 
 func (e *event) complete(err error) {
@@ -163,6 +198,13 @@ func (e *event) complete(err error) {
 }
 
 func (e *event) Done() (bool, error) {
+	if err := e.usable(); err != nil {
+		return false, err
+	}
+	return e.isDone()
+}
+
+func (e *event) isDone() (bool, error) {
 	select {
 	case <-e.done:
 		return true, e.err
@@ -172,7 +214,15 @@ func (e *event) Done() (bool, error) {
 }
 
 func (e *event) Synchronize(ctx context.Context) error {
-	if done, err := e.Done(); done {
+	if err := e.usable(); err != nil {
+		return err
+	}
+	return e.wait(ctx)
+}
+
+// wait is Synchronize for an event that may have been released since.
+func (e *event) wait(ctx context.Context) error {
+	if done, err := e.isDone(); done {
 		return err
 	}
 	select {

@@ -6,6 +6,7 @@ package transfer
 
 import (
 	"context"
+	"sync/atomic"
 
 	"github.com/tensorpipe-go/tensorpipe/device"
 )
@@ -26,6 +27,15 @@ type order struct {
 	ready  device.Event
 	ctx    context.Context
 	cancel context.CancelFunc
+	passed atomic.Bool // the work is done, and ready released
+}
+
+// pass records that the work is done.
+func (o *order) pass() {
+	o.cancel() // releases the context; nothing waits for it
+	if !o.passed.Swap(true) {
+		o.ready.Release()
+	}
 }
 
 // New returns a transfer of buf with this id, which is ready when the work that is now enqueued on
@@ -52,14 +62,14 @@ func New(ctx context.Context, id uint64, buf device.Buffer, done func(error)) (T
 // so. It does not block. It also returns false if the work of the stream has failed; WaitReady then
 // returns the error.
 func (t *Transfer) Ready() bool {
-	if t.order == nil {
+	if t.order == nil || t.order.passed.Load() {
 		return true
 	}
 	done, err := t.order.ready.Done()
 	if !done || err != nil {
 		return false
 	}
-	t.order.cancel() // releases the context; nothing waits for it
+	t.order.pass()
 	return true
 }
 
@@ -68,11 +78,15 @@ func (t *Transfer) Ready() bool {
 // returns the error of the context, unless the memory is ready. After an error the memory must not
 // be accessed. It releases the resources of the wait.
 func (t *Transfer) WaitReady() error {
-	if t.order == nil {
+	if t.order == nil || t.order.passed.Load() {
 		return nil
 	}
-	defer t.order.cancel()
-	return t.order.ready.Synchronize(t.order.ctx)
+	err := t.order.ready.Synchronize(t.order.ctx)
+	if err == nil {
+		t.order.pass()
+	}
+	t.order.cancel()
+	return err
 }
 
 // CancelWait ends the wait for the stream, if there is one, and releases its resources. It does not
