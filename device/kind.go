@@ -79,8 +79,8 @@ type Event interface {
 	// it, or the error of ctx if ctx ends first.
 	Synchronize(ctx context.Context) error
 
-	// Release frees what the event holds. The event must not be used after that; streams that wait for
-	// it go on to do so. The garbage collector frees an event that was not released.
+	// Release frees the event, which must not be used after that; streams that wait for it go on to do
+	// so. The garbage collector frees an event that was not released.
 	Release()
 }
 

@@ -191,7 +191,7 @@ func TestTensorsForDevicesAreNotCompressed(t *testing.T) {
 	kind := npu.NewKind()
 	t.Cleanup(kind.Close)
 	client, server := connect(t, nativePath(), func(o *pipe.Options) {
-		o.Channels = append(o.Channels, pipe.ChannelEntry{Name: npu.Name, Priority: 1, Factory: fromHost{npu.New(kind, basic.New())}})
+		o.Channels = append(o.Channels, pipe.ChannelEntry{Name: npu.Name, Priority: 1, Factory: npu.New(kind, basic.New())})
 		o.Kinds = []device.Kind{kind}
 	})
 	for i, c := range []struct {

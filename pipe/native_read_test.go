@@ -2,7 +2,6 @@ package pipe_test
 
 import (
 	"context"
-	"maps"
 	"sync"
 	"testing"
 
@@ -14,15 +13,6 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
 
-// fromHost makes a channel for devices serve host memory too.
-type fromHost struct{ channel.Factory }
-
-func (f fromHost) DeviceDescriptors() map[device.Device]string {
-	all := maps.Clone(f.Factory.DeviceDescriptors())
-	all[device.CPU()] = "any"
-	return all
-}
-
 // TestNativeInlineTensorToDevice checks that Read enqueues the copy of an inline tensor on the
 // stream of the device buffer and returns. The copy has the right bytes even if it runs after the
 // message was released and others have reused its memory.
@@ -30,7 +20,7 @@ func TestNativeInlineTensorToDevice(t *testing.T) {
 	kind := npu.NewKind()
 	t.Cleanup(kind.Close)
 	client, server := connect(t, nativePath(), func(o *pipe.Options) {
-		o.Channels = append(o.Channels, pipe.ChannelEntry{Name: npu.Name, Priority: 1, Factory: fromHost{npu.New(kind, basic.New())}})
+		o.Channels = append(o.Channels, pipe.ChannelEntry{Name: npu.Name, Priority: 1, Factory: npu.New(kind, basic.New())})
 		o.Kinds = []device.Kind{kind}
 	})
 	dst, consume := alloc(t, kind, 0, 1000)

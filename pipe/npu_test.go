@@ -19,13 +19,22 @@ type npuPair struct {
 	near, far      *delayed.Kind
 }
 
+// onlyDevices makes a channel not serve host memory.
+type onlyDevices struct{ channel.Factory }
+
+func (f onlyDevices) DeviceDescriptors() map[device.Device]string {
+	all := f.Factory.DeviceDescriptors()
+	delete(all, device.CPU())
+	return all
+}
+
 func connectNPUs(t *testing.T, kinds bool) npuPair {
 	p := npuPair{near: npu.NewKind(), far: npu.NewKind()}
 	t.Cleanup(p.near.Close)
 	t.Cleanup(p.far.Close)
 	with := func(kind *delayed.Kind) func(*pipe.Options) {
 		return func(o *pipe.Options) {
-			o.Channels = append(o.Channels, pipe.ChannelEntry{Name: npu.Name, Priority: 1, Factory: npu.New(kind, basic.New())})
+			o.Channels = append(o.Channels, pipe.ChannelEntry{Name: npu.Name, Priority: 1, Factory: onlyDevices{npu.New(kind, basic.New())}})
 			if kinds {
 				o.Kinds = []device.Kind{kind}
 			}
