@@ -129,19 +129,32 @@ func (c *conn) write(ctx context.Context, out *outMessage) error {
 	return err
 }
 
-// copyMessage returns a copy of a message that does not refer to memory of the original. The
-// error matches ErrArguments for tensors that are not in host memory or have a stream.
-func copyMessage(m *pipe.Message) (*pipe.Message, error) {
+// copyMessage returns a copy of a message that does not refer to memory of the original. Memory of a device is copied on
+// the stream on which it is valid. The error matches ErrArguments for memory of an unknown kind, or host memory with a
+// stream, or is that of the kind.
+func copyMessage(m *pipe.Message, d *devices) (*pipe.Message, error) {
 	k := &pipe.Message{Metadata: bytes.Clone(m.Metadata), Payloads: slices.Clone(m.Payloads), Tensors: slices.Clone(m.Tensors)}
 	for i := range k.Payloads {
 		k.Payloads[i].Data = bytes.Clone(k.Payloads[i].Data)
 	}
 	for i := range k.Tensors {
 		b := k.Tensors[i].Buffer
-		if !b.IsHost() || b.Stream() != nil {
+		kind := d.kinds[b.Device().Kind]
+		switch {
+		case b.IsHost() && b.Stream() == nil:
+			k.Tensors[i].Buffer = device.Bytes(slices.Concat(b.AppendSegments(nil)...))
+			continue
+		case b.IsHost() || kind == nil:
 			return nil, fmt.Errorf("%w: a message with memory of %v cannot be copied", ErrArguments, b.Device())
 		}
-		k.Tensors[i].Buffer = device.Bytes(slices.Concat(b.AppendSegments(nil)...))
+		to, err := kind.Alloc(b.Device(), b.Len(), b.Stream())
+		if err == nil {
+			err = kind.Copy(to, b)
+		}
+		if err != nil {
+			return nil, err
+		}
+		k.Tensors[i].Buffer = to
 	}
 	return k, nil
 }
@@ -172,7 +185,7 @@ func (c *conn) injectFault(about *Message, sent *pipe.Message) (done bool, err e
 	if n <= 0 {
 		return false, nil
 	}
-	m, err := copyMessage(sent)
+	m, err := copyMessage(sent, c.agent.devices)
 	if err != nil {
 		return true, err
 	}

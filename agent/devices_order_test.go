@@ -6,11 +6,13 @@ import (
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/tensorpipe-go/tensorpipe"
 	"github.com/tensorpipe-go/tensorpipe/agent"
+	"github.com/tensorpipe-go/tensorpipe/agent/faulty"
 	"github.com/tensorpipe-go/tensorpipe/agent/future"
 	"github.com/tensorpipe-go/tensorpipe/channel/basic"
 	"github.com/tensorpipe-go/tensorpipe/channel/channeltest/npu"
@@ -24,7 +26,7 @@ import (
 
 // inBubble runs f in a bubble of testing/synctest with two workers that have two devices each and serve funcs. The
 // first one has the device map maps to the second one.
-func inBubble(t *testing.T, maps map[int]int, funcs agent.Funcs, f func(t *testing.T, a *agent.Agent, kinds []*delayed.Kind)) {
+func inBubble(t *testing.T, maps map[int]int, funcs agent.Funcs, f func(t *testing.T, a *agent.Agent, kinds []*delayed.Kind), configure ...func(*agent.Config)) {
 	synctest.Test(t, func(t *testing.T) {
 		network := mem.NewNetwork()
 		kinds := []*delayed.Kind{npu.NewKind(), npu.NewKind()}
@@ -32,6 +34,9 @@ func inBubble(t *testing.T, maps map[int]int, funcs agent.Funcs, f func(t *testi
 			c.Funcs, c.Kinds, c.Listen = funcs, []device.Kind{kinds[rank]}, []string{"mem://"}
 			if rank == 0 {
 				c.DeviceMaps = map[string]agent.DeviceMap{"worker1": npus(maps)["worker1"]}
+			}
+			for _, change := range configure {
+				change(c)
 			}
 			c.NewContext = func(o pipe.Options) (*pipe.Context, error) {
 				o.Transports = []pipe.TransportEntry{{Name: "mem", Transport: mem.New(network)}}
@@ -143,6 +148,25 @@ func TestStreamsOfHandler(t *testing.T) {
 		require.NoError(t, err)
 		requireBytes(t, kind, y, mine, 9)
 	})
+}
+
+// A request or reply with tensors of a device may be delayed, or sent more than once.
+func TestFaultsOfDeviceMessages(t *testing.T) {
+	for name, do := range map[string]faulty.Action{"delayed": faulty.Delay(time.Second), "twice": faulty.Duplicate()} {
+		t.Run(name, func(t *testing.T) {
+			rule := faulty.Rule{Func: echoed.Name(), Kinds: []agent.Kind{agent.KindRequest, agent.KindReply}, First: 2, Do: do}
+			faults, err := faulty.New(faulty.Options{Rules: []faulty.Rule{rule}})
+			require.NoError(t, err)
+			inBubble(t, map[int]int{0: 1}, agent.Funcs{echoed.Serve(same)}, func(t *testing.T, a *agent.Agent, kinds []*delayed.Kind) {
+				x, mine := onDevice(t, kinds[0], 0, 16)
+				ctx := device.WithStream(t.Context(), mine)
+				y, err := echoed.Call(ctx, a, "worker1", x)
+				require.NoError(t, err)
+				requireBytes(t, kinds[0], y, mine, 5)
+				require.Equal(t, 2, faults.Counts()[0].Taken, "the request and the reply")
+			}, func(c *agent.Config) { c.FaultHook = faults.Inject })
+		})
+	}
 }
 
 // A function may return a future whose value is computed by work on a stream that its tensors do not show: the reply

@@ -126,7 +126,7 @@ func (r *Request) send(out *outMessage) {
 		// A copy frees the charge of a large request before the pipe has space: the space may be
 		// taken by calls that wait for the same budget at the other end.
 		m, n := &out.message, out.bytes()
-		if copied, err := copyMessage(m); err == nil {
+		if copied, err := copyMessage(m, c.agent.devices); err == nil {
 			c.agent.outMessages.put(out)
 			m = copied
 			r.freeMemory()
