@@ -64,7 +64,7 @@ func (p *inMessages) put(in *inMessage) {
 	clear(in.storages)
 	clear(in.memory.Tensors)
 	clear(in.memory.Payloads)
-	p.devices.pool.put(in.streams...)
+	p.devices.pool.Put(in.streams...)
 	clear(in.streams)
 	in.streams = in.streams[:0]
 	in.head, in.incoming, in.payload, in.view = wire.Head{}, nil, nil, Message{}

@@ -5,12 +5,12 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"sync"
 	"sync/atomic"
 
 	"github.com/tensorpipe-go/tensorpipe/agent/codec"
 	"github.com/tensorpipe-go/tensorpipe/agent/future"
 	"github.com/tensorpipe-go/tensorpipe/agent/internal/devicemap"
+	"github.com/tensorpipe-go/tensorpipe/agent/internal/streampool"
 	"github.com/tensorpipe-go/tensorpipe/agent/internal/wire"
 	"github.com/tensorpipe-go/tensorpipe/device"
 	"github.com/tensorpipe-go/tensorpipe/pipe"
@@ -65,7 +65,7 @@ type devices struct {
 	kinds map[string]device.Kind
 	node  devicemap.Node
 	used  atomic.Pointer[usedDevices] // nil without Kinds
-	pool  streamPool
+	pool  streampool.Pool
 }
 
 // usedDevices is the devices of Agent.Devices, and the same for futures of calls.
@@ -162,11 +162,11 @@ func (d *devices) Get(on device.Device) (device.Stream, error) {
 	if kind == nil {
 		return nil, fmt.Errorf("%w: %v is not among the Kinds", device.ErrDevice, on)
 	}
-	return d.pool.get(kind, on)
+	return d.pool.Get(kind, on)
 }
 
 // Put implements future.StreamPool.
-func (d *devices) Put(streams ...device.Stream) { d.pool.put(streams...) }
+func (d *devices) Put(streams ...device.Stream) { d.pool.Put(streams...) }
 
 // DeviceError reports a tensor on a device that the device map does not have. The errors that contain it match
 // ErrArguments or, for a reply, ErrResult.
@@ -217,7 +217,7 @@ func (d *devices) alloc(in *inMessage, on device.Device, size int, host tensor.A
 	s := streamOn(in.streams, on)
 	if s == nil {
 		var err error
-		if s, err = d.pool.get(kind, on); err != nil {
+		if s, err = d.pool.Get(kind, on); err != nil {
 			return nil, err
 		}
 		if s != nil {
@@ -241,59 +241,6 @@ func streamOn(streams []device.Stream, on device.Device) device.Stream {
 	return nil
 }
 
-// minStreams is the number of streams of a device that are made before one is used again: messages that share a
-// stream wait for each other's work.
-const minStreams = 32
-
-// streamPool has the streams for messages, by device. A message has one stream for each device; its tensors stay valid
-// on it when another message uses it.
-type streamPool struct {
-	mu   sync.Mutex
-	free map[device.Device][]device.Stream // the one that was used last comes last
-	made map[device.Device]int
-}
-
-// get returns a stream on a device of kind, or nil if the kind has no streams. The error is that of the kind.
-func (p *streamPool) get(kind device.Kind, on device.Device) (device.Stream, error) {
-	p.mu.Lock()
-	if all := p.free[on]; len(all) > 0 && p.made[on] >= minStreams {
-		p.free[on] = all[1:]
-		p.mu.Unlock()
-		return all[0], nil
-	}
-	p.mu.Unlock()
-	s, err := kind.NewStream(on)
-	if s == nil || err != nil {
-		return nil, err
-	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	put(&p.made, on, p.made[on]+1)
-	return s, nil
-}
-
-// put returns streams that get has returned.
-func (p *streamPool) put(streams ...device.Stream) {
-	for _, s := range streams {
-		on := s.Device()
-		p.mu.Lock()
-		if len(p.free[on]) < minStreams {
-			put(&p.free, on, append(p.free[on], s))
-		} else {
-			p.made[on]--
-		}
-		p.mu.Unlock()
-	}
-}
-
-// put sets (*m)[key] to value, in a new map if there is none.
-func put[K comparable, V any](m *map[K]V, key K, value V) {
-	if *m == nil {
-		*m = map[K]V{}
-	}
-	(*m)[key] = value
-}
-
 // withStreams gives the request a stream for each device of this worker: that of its tensors, or a fresh one. They are
 // in r.ctx, and belong to the request until its reply was sent. The error is that of the device kind.
 func (d *devices) withStreams(r *Request, in *inMessage) error {
@@ -307,7 +254,7 @@ func (d *devices) withStreams(r *Request, in *inMessage) error {
 		if kind == nil || streamOn(r.streams, on) != nil {
 			continue
 		}
-		s, err := d.pool.get(kind, on)
+		s, err := d.pool.Get(kind, on)
 		if err != nil {
 			return err
 		}
@@ -343,7 +290,7 @@ func (out *outMessage) orderTensors(ctx context.Context, tensors []pipe.Tensor, 
 		}
 		k := slices.IndexFunc(out.streams, func(s sendStream) bool { return s.Device() == on })
 		if k < 0 {
-			s, err := d.pool.get(kind, on)
+			s, err := d.pool.Get(kind, on)
 			if err != nil || s == nil {
 				return err
 			}
@@ -374,12 +321,12 @@ func (s *sendStream) after(source device.Stream) error {
 
 // endStreams returns the streams of a message whose copies are enqueued. Later work on the streams of the tensors waits
 // for the copies, so that their memory may be changed.
-func (out *outMessage) endStreams(p *streamPool) {
+func (out *outMessage) endStreams(p *streampool.Pool) {
 	for _, s := range out.streams {
 		for _, source := range s.sources {
 			_ = source.WaitFor(s) // a stream that fails does no further work
 		}
-		p.put(s.Stream)
+		p.Put(s.Stream)
 	}
 	clear(out.streams)
 	out.streams = out.streams[:0]

@@ -209,7 +209,7 @@ func (r *Request) close(err error) {
 		r.stream.discard()
 	}
 	r.freeMemory()
-	c.agent.devices.pool.put(r.streams...)
+	c.agent.devices.pool.Put(r.streams...)
 	r.streams = nil
 	r.finish()
 	r.requestEnds.run(MessageHandled, nil)
