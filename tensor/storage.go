@@ -24,6 +24,7 @@ type Storage struct {
 	readOnly atomic.Bool
 	released atomic.Bool
 	first    atomic.Pointer[tensorWithDims] // preallocated first tensor, nil once it is used
+	stream   atomic.Pointer[device.Stream]  // set by SetStream, in place of that of buf
 }
 
 // NewStorage returns a Storage of the memory of buf, without a copy, and keeps buf. buf is memory
@@ -68,7 +69,29 @@ func (s *Storage) Buffer() (device.Buffer, error) {
 	if err := s.check(); err != nil {
 		return device.Buffer{}, err
 	}
-	return s.buf.WithOwner(s), nil
+	b := s.buf.WithOwner(s)
+	if stream := s.stream.Load(); stream != nil {
+		b = b.WithStream(*stream)
+	}
+	return b, nil
+}
+
+// SetStream makes the memory valid on stream, in place of the stream on which it is valid now: stream waits for the
+// present work of that one, and buffers that Buffer returns later are valid on stream. It is for work that changes the
+// memory on another stream. No other goroutine may use the memory during the call. After an error, that of the streams
+// or ErrReleased, nothing has changed.
+func (s *Storage) SetStream(stream device.Stream) error {
+	b, err := s.Buffer()
+	if err != nil {
+		return err
+	}
+	if before := b.Stream(); before != nil && before != stream {
+		if err := stream.WaitFor(before); err != nil {
+			return err
+		}
+	}
+	s.stream.Store(&stream)
+	return nil
 }
 
 // Bytes returns the memory, without a copy. The slice does not keep s reachable: call
