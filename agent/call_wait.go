@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
 	"time"
 
@@ -138,7 +137,7 @@ func (a *Agent) decodeReply(ctx context.Context, c *call, in *inMessage, result 
 			return err
 		}
 	}
-	c.streams = slices.Clone(in.streams)
+	c.streams = in.tensorStreams()
 	in.view = Message{Kind: in.head.Kind, Type: c.typ, Name: c.name, Peer: c.conn.peer, decoder: in.decoder, key: c.key(), ends: &in.ends}
 	if _, err := a.runReceived(ctx, &in.view); err != nil {
 		return err

@@ -140,7 +140,7 @@ type Config struct {
 	//
 	// DeviceMaps has, by the name of a worker, the devices there to which tensors on devices here are
 	// sent in calls; see also SetDeviceMap. No two devices here map to the same. Replies use the
-	// inverse, and so do gradients. Tensors in host memory stay there, unless a map has device.CPU()
+	// inverse. Tensors in host memory stay there, unless a map has device.CPU()
 	// as a key. Devices are the devices that this worker uses; by default those in its own maps and in
 	// those of others to it.
 	//

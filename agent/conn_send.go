@@ -11,6 +11,7 @@ import (
 
 	"github.com/tensorpipe-go/tensorpipe/agent/codec"
 	"github.com/tensorpipe-go/tensorpipe/agent/internal/ctxerr"
+	"github.com/tensorpipe-go/tensorpipe/agent/internal/streampool"
 	"github.com/tensorpipe-go/tensorpipe/agent/internal/wire"
 	"github.com/tensorpipe-go/tensorpipe/device"
 	"github.com/tensorpipe-go/tensorpipe/pipe"
@@ -35,11 +36,11 @@ type outMessage struct {
 	message     pipe.Message
 	payload     [1]pipe.Payload
 	buf         []byte
-	head        int          // bytes of the head
-	tensorBytes int          // bytes of the tensors
-	remote      bool         // a tensor is not in host memory
-	replyMap    DeviceMap    // devices of the tensors, if the message is a reply
-	streams     []sendStream // of the tensors, one for each device
+	head        int                // bytes of the head
+	tensorBytes int                // bytes of the tensors
+	remote      bool               // a tensor is not in host memory
+	replyMap    DeviceMap          // devices of the tensors, if the message is a reply
+	streams     streampool.Message // of the tensors, one for each device
 	view        Message
 }
 
@@ -54,7 +55,7 @@ func (p *outMessages) get() *outMessage { return p.pool.Get().(*outMessage) }
 // put returns a message to the pool after it was sent, or if it will not be. The message and its
 // buffers must not be used after that.
 func (p *outMessages) put(out *outMessage) {
-	out.endStreams(&p.devices.pool)
+	_ = catchPanic(func() error { out.streams.End(&p.devices.pool); return nil })
 	out.message, out.payload, out.view, out.replyMap = pipe.Message{}, [1]pipe.Payload{}, Message{}, nil
 	if cap(out.buf) > maxKeptBuffer {
 		out.buf = nil

@@ -21,44 +21,22 @@ import (
 type DeviceMap = devicemap.Map
 
 // SetDeviceMap adds the pairs of m to the device map for tensors that are sent to worker. The error matches
-// ErrConfig if a device has a negative index, or is sent to two devices; c does not change then.
+// ErrConfig if a device has a negative index, or is sent to two devices, or two are sent to one in m, in which cases it
+// is a *DeviceMapError; c does not change then.
 func (c *Config) SetDeviceMap(worker string, m DeviceMap) error {
-	for from, to := range m {
-		if err := checkPair(from, to); err != nil {
-			return err
-		}
-		if before, ok := c.DeviceMaps[worker][from]; ok && before != to {
-			return &DeviceMapError{Device: from, First: before, Second: to}
-		}
+	merged, err := c.DeviceMaps[worker].With(m)
+	if err != nil {
+		return withKind(ErrConfig, err)
 	}
 	if c.DeviceMaps == nil {
 		c.DeviceMaps = map[string]DeviceMap{}
 	}
-	merged := DeviceMap{}
-	maps.Copy(merged, c.DeviceMaps[worker])
-	maps.Copy(merged, m)
 	c.DeviceMaps[worker] = merged
 	return nil
 }
 
-// DeviceMapError reports that a device map sends one device to two others. It matches ErrConfig.
-type DeviceMapError struct{ Device, First, Second device.Device }
-
-func (e *DeviceMapError) Error() string {
-	return fmt.Sprintf("%v: the device map sends %v to %v and to %v", ErrConfig, e.Device, e.First, e.Second)
-}
-
-// Is makes the error match ErrConfig.
-func (e *DeviceMapError) Is(target error) bool { return target == ErrConfig }
-
-func checkPair(from, to device.Device) error {
-	for _, d := range []device.Device{from, to} {
-		if d.Kind == "" || d.Index < 0 {
-			return fmt.Errorf("%w: device map: %v: a device has a kind, and its index must not be negative", ErrConfig, d)
-		}
-	}
-	return nil
-}
+// DeviceMapError reports a pair of a device map that SetDeviceMap or Join rejects.
+type DeviceMapError = devicemap.PairError
 
 // devices is the device kinds of an agent other than the CPU, and its devices and device maps.
 type devices struct {
@@ -82,7 +60,9 @@ func newDevices(c *Config) (*devices, error) {
 		}
 		d.kinds[k.Name()] = k
 		if k.Viable() == nil {
-			d.node.Counts[k.Name()] = len(k.Devices())
+			for _, on := range k.Devices() {
+				d.node.Counts[k.Name()] = max(d.node.Counts[k.Name()], on.Index+1)
+			}
 		}
 	}
 	for _, on := range c.Devices {
@@ -91,18 +71,22 @@ func newDevices(c *Config) (*devices, error) {
 		}
 	}
 	for worker, m := range c.DeviceMaps {
-		for from, to := range m {
-			if err := checkPair(from, to); err != nil {
-				return nil, err
-			}
+		if err := m.Check(); err != nil {
+			return nil, withKind(ErrConfig, err)
 		}
 		d.node.Maps[worker] = maps.Clone(m)
 	}
 	return d, nil
 }
 
-// checkDeviceMaps returns an error that matches ErrDeviceMaps if the device maps of the members do not fit.
-func (a *Agent) checkDeviceMaps(static bool) error { return devicemap.Check(a.nodes(), static) }
+// checkDeviceMaps returns an error that matches ErrDeviceMaps if the device maps of the members of a static group do not
+// fit or, in a dynamic group, those of this worker and those of others to it.
+func (a *Agent) checkDeviceMaps(static bool) error {
+	if static {
+		return devicemap.Check(a.nodes())
+	}
+	return devicemap.CheckJoin(a.nodes(), a.self.Name)
+}
 
 // nodes returns the devices and device maps of all members, by rank.
 func (a *Agent) nodes() []devicemap.Node {
@@ -122,17 +106,73 @@ func (a *Agent) Devices() []device.Device {
 	return nil
 }
 
-// updateDevices is called when the members have changed.
+// has reports whether this worker has a device, and uses it if it lists its devices.
+func (d *devices) has(on device.Device) bool {
+	kind := d.kinds[on.Kind]
+	return kind != nil && slices.Contains(kind.Devices(), on) && (len(d.node.Devices) == 0 || slices.Contains(d.node.Devices, on))
+}
+
+// updateDevices is called when the members have changed, by one goroutine at a time.
 func (a *Agent) updateDevices() {
 	if len(a.devices.kinds) > 0 {
-		used := usedDevices{list: a.devices.node.Used(a.nodes())}
-		used.futures, _ = future.NewDevices(used.list, a.devices, a.buffers) // without the CPU it does not fail
+		all := a.devices.node.Used(a.nodes())
+		// The maps of others may name devices that this worker does not have: they are checked after they are
+		// published.
+		used := usedDevices{list: slices.DeleteFunc(all, func(on device.Device) bool { return !a.devices.has(on) })}
+		used.futures, _ = future.NewDevices(used.list, a.devices, a.buffers) // the CPU is not among them
 		a.devices.used.Store(&used)
 	}
 }
 
-// buffers returns the memory of the tensors in the value to which ptr points.
-func (a *Agent) buffers(ptr any) ([]device.Buffer, error) { return codec.Buffers(a.registry, ptr) }
+// buffers returns the memory of the tensors in the value to which ptr points. A panic of a custom encoding is a
+// *PanicError.
+func (a *Agent) buffers(ptr any) (all []device.Buffer, err error) {
+	err = catchPanic(func() error {
+		storages, err := codec.Storages(a.registry, a.limits.Codec, ptr)
+		for _, s := range storages {
+			b, err := s.Buffer()
+			if err != nil {
+				return err
+			}
+			all = append(all, b)
+		}
+		return err
+	})
+	return all, err
+}
+
+// orderKept makes the tensors in the value to which ptr points, which is kept after the request, valid after the present
+// work of the request's streams. It does nothing for a value that cannot be sent.
+func (r *Request) orderKept(ptr any) error {
+	if len(r.streams) == 0 {
+		return nil
+	}
+	return catchPanic(func() error {
+		a := r.conn.agent
+		storages, err := codec.Storages(a.registry, a.limits.Codec, ptr)
+		if err != nil {
+			return nil // it is fetched by no one
+		}
+		for _, s := range storages {
+			b, err := s.Buffer()
+			if err != nil {
+				return err
+			}
+			work := streamOn(r.streams, b.Device())
+			switch {
+			case work == nil:
+			case b.Stream() == nil:
+				err = s.SetStream(work)
+			default:
+				err = b.Stream().WaitFor(work)
+			}
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
 
 // futureDevices returns the devices for the futures of calls, or nil.
 func (a *Agent) futureDevices() *future.Devices {
@@ -144,10 +184,15 @@ func (a *Agent) futureDevices() *future.Devices {
 
 // NewFuture returns a pending future whose value may have tensors on these devices; without any, on all that a uses.
 // See future.Future.SetFrom and future.ThenOn. A panic of a callback is logged. The error is a *future.CPUError if
-// devices has the CPU.
+// devices has the CPU, or matches device.ErrDevice if a does not have a device.
 func NewFuture[T any](a *Agent, devices ...device.Device) (*Future[T], error) {
 	if len(devices) == 0 {
 		devices = a.Devices()
+	}
+	for _, on := range devices {
+		if on.Kind != device.KindCPU && !a.devices.has(on) {
+			return nil, fmt.Errorf("%w: %v", device.ErrDevice, on)
+		}
 	}
 	d, err := future.NewDevices(devices, a.devices, a.buffers)
 	if err != nil {
@@ -214,6 +259,9 @@ func (d *devices) alloc(in *inMessage, on device.Device, size int, host tensor.A
 	if kind == nil {
 		return nil, fmt.Errorf("%w: tensor for device %v, which is not among the Kinds here", ErrProtocol, on)
 	}
+	if len(d.node.Devices) > 0 && !slices.Contains(d.node.Devices, on) {
+		return nil, fmt.Errorf("%w: tensor for device %v, which is not among the Devices here", ErrProtocol, on)
+	}
 	s := streamOn(in.streams, on)
 	if s == nil {
 		var err error
@@ -242,7 +290,8 @@ func streamOn(streams []device.Stream, on device.Device) device.Stream {
 }
 
 // withStreams gives the request a stream for each device of this worker: that of its tensors, or a fresh one. They are
-// in r.ctx, and belong to the request until its reply was sent. The error is that of the device kind.
+// in r.ctx, and belong to the request until its reply was sent. A device that gives no stream is left out. The error is
+// that of a stream.
 func (d *devices) withStreams(r *Request, in *inMessage) error {
 	r.streams, in.streams = in.streams, nil
 	used := d.used.Load()
@@ -254,82 +303,44 @@ func (d *devices) withStreams(r *Request, in *inMessage) error {
 		if kind == nil || streamOn(r.streams, on) != nil {
 			continue
 		}
-		s, err := d.pool.Get(kind, on)
-		if err != nil {
-			return err
-		}
-		if s != nil {
+		if s, err := d.pool.Get(kind, on); err == nil && s != nil { // the function may not need the device
 			r.streams = append(r.streams, s)
+		}
+	}
+	for _, s := range in.tensorStreams() { // of memory that the application has chosen
+		if own := streamOn(r.streams, s.Device()); own != nil {
+			if err := own.WaitFor(s); err != nil {
+				return err
+			}
 		}
 	}
 	r.ctx = device.WithStreams(r.ctx, r.streams...)
 	return nil
 }
 
-// sendStream is the stream by which the tensors of a message are copied from one device.
-type sendStream struct {
-	device.Stream
-	sources []device.Stream // on which the tensors are valid, or which may still change them
-}
-
-// orderTensors makes the tensors of a message valid on streams of its own, which wait for the streams of the tensors and
-// for those of ctx: the copies do not delay later work on these. The error is that of the device kind or of a stream.
+// orderTensors makes the tensors of a message valid on streams of the message, see streampool.Message. The error is that
+// of the device kind or of a stream.
 func (out *outMessage) orderTensors(ctx context.Context, tensors []pipe.Tensor, d *devices) error {
 	for i := range tensors {
-		b := tensors[i].Buffer
-		on := b.Device()
-		if b.Stream() != nil {
-			on = b.Stream().Device()
-		} else if b.IsHost() {
-			continue
-		}
-		current := device.StreamFrom(ctx, on)
-		kind := d.kinds[on.Kind]
-		if kind == nil || b.Stream() == nil && current == nil {
-			continue
-		}
-		k := slices.IndexFunc(out.streams, func(s sendStream) bool { return s.Device() == on })
-		if k < 0 {
-			s, err := d.pool.Get(kind, on)
-			if err != nil || s == nil {
-				return err
-			}
-			k, out.streams = len(out.streams), append(out.streams, sendStream{Stream: s})
-			if err := out.streams[k].after(current); err != nil {
-				return err
-			}
-		}
-		if err := out.streams[k].after(b.Stream()); err != nil {
+		b, err := out.streams.Order(ctx, &d.pool, func(kind string) device.Kind { return d.kinds[kind] }, tensors[i].Buffer)
+		if err != nil {
 			return err
 		}
-		tensors[i].Buffer = b.WithStream(out.streams[k].Stream)
+		tensors[i].Buffer = b
 	}
 	return nil
 }
 
-// after makes the work that is enqueued on s from now on wait for the work of source, which may be nil.
-func (s *sendStream) after(source device.Stream) error {
-	if source == nil || slices.Contains(s.sources, source) {
-		return nil
-	}
-	if err := s.WaitFor(source); err != nil {
-		return err
-	}
-	s.sources = append(s.sources, source)
-	return nil
-}
-
-// endStreams returns the streams of a message whose copies are enqueued. Later work on the streams of the tensors waits
-// for the copies, so that their memory may be changed.
-func (out *outMessage) endStreams(p *streampool.Pool) {
-	for _, s := range out.streams {
-		for _, source := range s.sources {
-			_ = source.WaitFor(s) // a stream that fails does no further work
+// tensorStreams returns the streams on which the tensors of a received message are valid, each once: those of in.streams, and
+// those of memory that the application has chosen.
+func (in *inMessage) tensorStreams() []device.Stream {
+	var all []device.Stream
+	for i := range in.memory.Tensors {
+		if s := in.memory.Tensors[i].Stream(); s != nil && !slices.Contains(all, s) {
+			all = append(all, s)
 		}
-		p.Put(s.Stream)
 	}
-	clear(out.streams)
-	out.streams = out.streams[:0]
+	return all
 }
 
 // order makes the current streams of ctx (device.StreamFrom) wait for the work that was enqueued on
@@ -338,7 +349,7 @@ func (out *outMessage) endStreams(p *streampool.Pool) {
 func order(ctx context.Context, streams []device.Stream) error {
 	for _, s := range streams {
 		if current := device.StreamFrom(ctx, s.Device()); current != nil {
-			if err := current.WaitFor(s); err != nil {
+			if err := catchPanic(func() error { return current.WaitFor(s) }); err != nil {
 				return &future.StreamError{Op: "wait", Device: s.Device(), Err: err}
 			}
 		}

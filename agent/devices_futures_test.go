@@ -92,6 +92,8 @@ func TestFutureOfForeignDevice(t *testing.T) {
 	a, k := group[0], kinds[0]
 	_, err := agent.NewFuture[any](a, npuOrCPU(0), device.CPU())
 	require.ErrorIs(t, err, future.ErrDevices)
+	_, err = agent.NewFuture[any](a, npuOrCPU(2))
+	require.ErrorIs(t, err, device.ErrDevice)
 	f, err := agent.NewFuture[*tensor.Tensor](a, npuOrCPU(1))
 	require.NoError(t, err)
 	next := future.ThenOn(f, func(_ context.Context, f *agent.Future[*tensor.Tensor]) (*tensor.Tensor, error) { return f.Result() })
@@ -154,6 +156,35 @@ func TestCallbackOnDevices(t *testing.T) {
 		require.Same(t, y, got)
 		requireAfter(t, k, y, another, 1, release, releaseCallback)
 	})
+}
+
+// A wait for the result of a callback waits for the work of the callback also if the result has no tensors, or cannot be
+// sent. All has the devices of all its futures.
+func TestCallbackWithoutTensors(t *testing.T) {
+	for name, result := range map[string]any{"none": nil, "no message": make(chan int)} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, map[int]int{0: 0, 1: 1}, nil, func(t *testing.T, a *agent.Agent, kinds []*delayed.Kind) {
+				f, err := agent.NewFuture[int](a, npuOrCPU(0))
+				require.NoError(t, err)
+				g, err := agent.NewFuture[int](a, npuOrCPU(1))
+				require.NoError(t, err)
+				x := filledOn(t, kinds[0], 1)
+				var release func()
+				next := future.ThenOn(future.All(f, g), func(ctx context.Context, _ *agent.Future[[]*agent.Future[int]]) (any, error) {
+					s := device.StreamFrom(ctx, npuOrCPU(1))
+					release = s.(*delayed.Stream).Hold()
+					set(t, s, x, 1)
+					return result, nil
+				})
+				require.NoError(t, f.SetFrom(t.Context(), 1))
+				require.NoError(t, g.SetFrom(t.Context(), 2))
+				another := newStream(t, kinds[0], 1)
+				_, err = next.Wait(device.WithStream(t.Context(), another))
+				require.NoError(t, err)
+				requireAfter(t, kinds[0], x, another, 1, release)
+			})
+		})
+	}
 }
 
 // So does a callback of the future of a call.

@@ -2,9 +2,11 @@ package agent_test
 
 import (
 	"context"
+	"fmt"
 	"sync"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tensorpipe-go/tensorpipe"
@@ -35,7 +37,10 @@ func TestSetDeviceMap(t *testing.T) {
 	require.NoError(t, c.SetDeviceMap("worker1", agent.DeviceMap{npuOrCPU(0): npuOrCPU(1)}))
 	require.NoError(t, c.SetDeviceMap("worker1", agent.DeviceMap{npuOrCPU(0): npuOrCPU(1), npuOrCPU(1): npuOrCPU(-1)}))
 	require.NoError(t, c.SetDeviceMap("worker2", agent.DeviceMap{npuOrCPU(-1): npuOrCPU(0)}))
-	err := c.SetDeviceMap("worker1", agent.DeviceMap{npuOrCPU(0): npuOrCPU(0)})
+	err := c.SetDeviceMap("worker2", agent.DeviceMap{npuOrCPU(0): npuOrCPU(1), npuOrCPU(1): npuOrCPU(1)})
+	require.ErrorIs(t, err, agent.ErrConfig)
+	require.Contains(t, err.Error(), "to npu:1")
+	err = c.SetDeviceMap("worker1", agent.DeviceMap{npuOrCPU(0): npuOrCPU(0)})
 	require.ErrorIs(t, err, agent.ErrConfig)
 	require.EqualError(t, err, "wrong configuration: the device map sends npu:0 to npu:1 and to npu:0")
 	for _, bad := range []device.Device{{Kind: npu.Name, Index: -1}, {}} {
@@ -150,6 +155,54 @@ func TestDeviceMapToLaterWorker(t *testing.T) {
 	require.Equal(t, npuOrCPU(0), y.Device())
 	requireSix(t, k, y, mine)
 	require.Equal(t, []device.Device{npuOrCPU(0), npuOrCPU(1)}, first.Devices(), "the map of worker1 to it")
+}
+
+// The device maps of a worker that cannot join for them are in the list for a moment: they change nothing for the
+// others, and do not keep further workers from joining.
+func TestWrongDeviceMapOfAnother(t *testing.T) {
+	s := store.NewMemory(store.Limits{})
+	t.Cleanup(func() { require.NoError(t, s.Close()) })
+	join := func(name string, m agent.DeviceMap) (*agent.Agent, error) {
+		c := agent.Config{Name: name, Rank: -1, Store: s, Replace: true}
+		k := withNPUs(t, &c)
+		t.Cleanup(k.Close)
+		c.Funcs = append(c.Funcs, double.Serve(func(_ context.Context, n int) (int, error) { return 2 * n, nil }))
+		if m != nil {
+			c.DeviceMaps = map[string]agent.DeviceMap{"worker0": m}
+		}
+		a, err := agent.Join(t.Context(), c)
+		if err == nil {
+			t.Cleanup(func() { require.NoError(t, a.Close()) })
+		}
+		return a, err
+	}
+	first, err := join("worker0", nil)
+	require.NoError(t, err)
+	second, err := join("worker1", agent.DeviceMap{npuOrCPU(0): npuOrCPU(1)})
+	require.NoError(t, err)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		for range 20 {
+			_, err := join("wrong", agent.DeviceMap{npuOrCPU(0): npuOrCPU(7)})
+			assert.ErrorIs(t, err, agent.ErrDeviceMaps)
+		}
+	}()
+	for i := 0; ; i++ {
+		select {
+		case <-ended:
+			return
+		default:
+		}
+		n, err := double.Call(t.Context(), second, "worker0", i)
+		require.NoError(t, err)
+		require.Equal(t, 2*i, n)
+		require.Subset(t, []device.Device{npuOrCPU(1)}, first.Devices())
+		if i%100 == 0 && i < 1000 {
+			_, err := join(fmt.Sprint("other", i), nil)
+			require.NoError(t, err)
+		}
+	}
 }
 
 // A device map may have the CPU as a key, for tensors in host memory, and as a value.

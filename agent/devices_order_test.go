@@ -244,3 +244,54 @@ func TestStreamsAreUsedAgain(t *testing.T) {
 		require.Greater(t, k.made.Load(), int64(16))
 	}
 }
+
+// Memory that the application has chosen for a result has its own stream: the caller's stream waits for it, too.
+func TestStreamsOfChosenMemory(t *testing.T) {
+	inBubble(t, map[int]int{0: 1}, agent.Funcs{echoed.Serve(same)}, func(t *testing.T, a *agent.Agent, kinds []*delayed.Kind) {
+		x, _ := onDevice(t, kinds[0], 0, 16)
+		dst, own := onDevice(t, kinds[0], 0, 16)
+		set(t, own, dst, 1)
+		current := newStream(t, kinds[0], 0)
+		release := own.Hold()
+		ctx := device.WithStream(t.Context(), current)
+		_, err := echoed.Go(ctx, a, "worker1", x, agent.WithInto(dst)).Wait(ctx)
+		require.NoError(t, err)
+		requireAfter(t, kinds[0], dst, current, 5, release)
+	})
+}
+
+// A function receives arguments into memory that it has chosen: the stream of its context waits for the stream of that.
+func TestStreamsOfChosenArguments(t *testing.T) {
+	var dst *tensor.Tensor
+	var own *delayed.Stream
+	var release func()
+	var kind *delayed.Kind
+	place := func(context.Context, *agent.Message, []agent.TensorInfo) ([]*tensor.Tensor, error) {
+		dst, own = onDevice(t, kind, 1, 16)
+		set(t, own, dst, 1)
+		release = own.Hold()
+		return []*tensor.Tensor{dst}, nil
+	}
+	checked := make(chan error, 1)
+	serve := func(ctx context.Context, x *tensor.Tensor) (*tensor.Tensor, error) {
+		current := device.StreamFrom(ctx, x.Device())
+		buf, err := x.Buffer()
+		require.NoError(t, err)
+		got := make([]byte, 16)
+		require.NoError(t, kind.Read(got, buf.WithStream(current)))
+		go func() {
+			pass(time.Second) // a stream that does not wait has read
+			release()
+			checked <- current.Synchronize(context.Background())
+		}()
+		require.NoError(t, <-checked)
+		require.Equal(t, bytes.Repeat([]byte{5}, 16), got)
+		return nil, nil
+	}
+	inBubble(t, map[int]int{0: 1}, agent.Funcs{echoed.Serve(serve, agent.WithArgsInto(place))}, func(t *testing.T, a *agent.Agent, kinds []*delayed.Kind) {
+		kind, checked = kinds[1], make(chan error, 1)
+		x, mine := onDevice(t, kinds[0], 0, 16)
+		_, err := echoed.Call(device.WithStream(t.Context(), mine), a, "worker1", x)
+		require.NoError(t, err)
+	})
+}

@@ -214,6 +214,9 @@ func (r *Request) keep(ptr any, err error) bool {
 	if d == nil {
 		return false
 	}
+	if err == nil {
+		err = r.orderKept(ptr)
+	}
 	if err != nil {
 		d.done(nil, err)
 		return true

@@ -138,8 +138,8 @@ func (a *Agent) update() {
 		}
 		m.set(p, peerPresent, nil)
 	}
-	m.mu.Unlock()
 	a.updateDevices()
+	m.mu.Unlock()
 	for _, p := range removed {
 		p.handleLeave()
 		p.onceCache.forget()

@@ -180,9 +180,10 @@ func (t *funcTask) Run(ctx context.Context, r *Request) {
 	_ = r.Reply(reply) // an error is the reply instead
 }
 
-// replyFuture replies to the request with the value or the error of f once f is done. The tensors of the value are
-// sent after the work that computes it, see future.SetOn. replyFuture does not block. If ctx ends before f is done, f is cancelled with the cause of ctx. If f is nil, the reply
-// is an error that matches ErrResult.
+// replyFuture replies to the request with the value or the error of f once f is done. The tensors of the
+// value are sent after the work that computes it, see future.SetOn. replyFuture does not block. If ctx ends
+// before f is done, f is cancelled with the cause of ctx. If f is nil, the reply is an error that matches
+// ErrResult.
 func (r *Request) replyFuture(ctx context.Context, f future.Any) {
 	if f == nil || reflect.ValueOf(f).IsNil() {
 		r.failLogged(fmt.Errorf("%w: the asynchronous function returned no future", ErrResult))

@@ -90,12 +90,14 @@ func (r *Request) replyFailure(err error) {
 // encodeValues. A panic of a method of a value, such as that of an error that is a nil pointer,
 // becomes a *PanicError.
 func (r *Request) encode(k Kind, ptrs ...any) (out *outMessage, err error) {
+	a := r.conn.agent
 	defer func() {
 		if v := recover(); v != nil {
 			err = &PanicError{Value: fmt.Sprint(v), Stack: string(debug.Stack())}
+			a.outMessages.put(out)
+			out = nil
 		}
 	}()
-	a := r.conn.agent
 	out = a.outMessages.get()
 	out.begin(wire.AppendReply(out.buf[:0], k, r.id))
 	out.replyMap = r.conn.replyMap
@@ -125,13 +127,15 @@ func (r *Request) send(out *outMessage) {
 	case out.small():
 		// A copy frees the charge of a large request before the pipe has space: the space may be
 		// taken by calls that wait for the same budget at the other end.
-		m, n := &out.message, out.bytes()
-		if copied, err := copyMessage(m, c.agent.devices); err == nil {
-			c.agent.outMessages.put(out)
-			m = copied
-			r.freeMemory()
+		n := out.bytes()
+		copied, err := copyMessage(&out.message, c.agent.devices)
+		if err != nil {
+			r.sendInBackground(n, true, func() error { return c.write(context.Background(), out) })
+			return
 		}
-		r.sendInBackground(n, true, func() error { return c.pipe.Write(context.Background(), m) })
+		c.agent.outMessages.put(out)
+		r.freeMemory()
+		r.sendInBackground(n, true, func() error { return c.pipe.Write(context.Background(), copied) })
 	default:
 		r.sendInBackground(out.bytes(), false, func() error { return c.write(context.Background(), out) })
 	}

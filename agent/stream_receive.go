@@ -171,7 +171,7 @@ func (s *stream) decode(in *inMessage, ptr any) error {
 		return s.nextInBatch(ptr)
 	}
 	defer a.inMessages.put(in)
-	streams := slices.Clone(in.streams)
+	streams := in.tensorStreams()
 	if err := a.values.Decode(in.decoder, ptr); err != nil {
 		return s.invalid(err)
 	}

@@ -217,9 +217,9 @@ func TestParityDroppedCreation(t *testing.T) {
 	withFaults(t, "rpc/FaultyAgent.udf_remote_message_dropped_timeout_to_self", python, dropped(sleeping(2), 0, nothing))
 }
 
-// delayed is the cases of a creation of which the message is delayed by more than its limit: to the
+// delayedCreation is the cases of a creation of which the message is delayed by more than its limit: to the
 // worker that is steps further.
-func delayed(create func(...agent.CallOption) func(worker, agent.To) *rref.Ref[*tensor.Tensor], steps int) func(*testing.T, *group, worker, []*faulty.Faulty) {
+func delayedCreation(create func(...agent.CallOption) func(worker, agent.To) *rref.Ref[*tensor.Tensor], steps int) func(*testing.T, *group, worker, []*faulty.Faulty) {
 	return func(t *testing.T, g *group, w worker, faults []*faulty.Faulty) {
 		f := create(agent.WithTimeout(time.Millisecond))(w, w.next(steps))
 		_, err := f.Created().Wait(w.ctx)
@@ -249,12 +249,12 @@ func TestParityDelayedCreation(t *testing.T) {
 			return sleeping(seconds, opts...)
 		}
 	}
-	withFaults(t, "rpc/FaultyAgent.udf_remote_message_delay_timeout", python, delayed(sleeps(2), 1))
-	withFaults(t, "rpc/FaultyAgent.udf_remote_message_delay_timeout_to_self", python, delayed(sleeps(1), 0))
-	withFaults(t, "rpc/FaultyAgent.remote_message_builtin_delay_timeout", script, delayed(addingOnes, 1))
-	withFaults(t, "rpc/FaultyAgent.remote_message_builtin_delay_timeout_to_self", script, delayed(addingOnes, 0))
-	withFaults(t, "rpc/FaultyAgent.remote_message_script_delay_timeout", script, delayed(scripted, 1))
-	withFaults(t, "rpc/FaultyAgent.remote_message_script_delay_timeout_to_self", script, delayed(scripted, 0))
+	withFaults(t, "rpc/FaultyAgent.udf_remote_message_delay_timeout", python, delayedCreation(sleeps(2), 1))
+	withFaults(t, "rpc/FaultyAgent.udf_remote_message_delay_timeout_to_self", python, delayedCreation(sleeps(1), 0))
+	withFaults(t, "rpc/FaultyAgent.remote_message_builtin_delay_timeout", script, delayedCreation(addingOnes, 1))
+	withFaults(t, "rpc/FaultyAgent.remote_message_builtin_delay_timeout_to_self", script, delayedCreation(addingOnes, 0))
+	withFaults(t, "rpc/FaultyAgent.remote_message_script_delay_timeout", script, delayedCreation(scripted, 1))
+	withFaults(t, "rpc/FaultyAgent.remote_message_script_delay_timeout_to_self", script, delayedCreation(scripted, 0))
 	late := faults{delay: map[string]time.Duration{"SCRIPT_RREF_FETCH_CALL": time.Second}}.rules(t)
 	withFaults(t, "rpc/FaultyAgent.rref_to_here_timeout", late, func(t *testing.T, _ *group, w worker, _ []*faulty.Faulty) {
 		f := addingOnes()(w, w.next(1))

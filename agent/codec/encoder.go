@@ -4,10 +4,8 @@ import (
 	"encoding/binary"
 	"math"
 	"reflect"
-	"slices"
 	"unsafe"
 
-	"github.com/tensorpipe-go/tensorpipe/device"
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 	"github.com/tensorpipe-go/tensorpipe/tensor"
 )
@@ -157,17 +155,19 @@ func (e *Encoder) Finish() ([]byte, []pipe.Tensor, error) {
 // The slice belongs to the Encoder and is valid until Reset.
 func (e *Encoder) Storages() []*tensor.Storage { return e.partStorages }
 
-// Buffers returns the memory of the storages of all tensors in the value to which ptr points. Values are found as by
-// Encode, with the types and custom encodings in r, and the error is that of Encode: the value could not be sent either.
-func Buffers(r *Registry, ptr any) ([]device.Buffer, error) {
-	e := NewEncoder(r, Limits{})
+// Storages returns the storages of all tensors in the value to which ptr points, each once. They are found as by Encode,
+// with the types and custom encodings in r, and the error is that of Encode: the value could not be sent either.
+func Storages(r *Registry, limits Limits, ptr any) ([]*tensor.Storage, error) {
+	e := NewEncoder(r, limits)
 	if err := e.Encode(ptr); err != nil {
 		return nil, err
 	}
-	var all []device.Buffer
-	for i, x := range e.extents {
-		if !slices.ContainsFunc(e.extents[:i], func(o extent) bool { return o.storage == x.storage }) {
-			all = append(all, x.buffer)
+	var all []*tensor.Storage
+	found := map[int]bool{}
+	for _, x := range e.extents {
+		if !found[x.storage] {
+			found[x.storage] = true
+			all = append(all, x.tensor.Storage())
 		}
 	}
 	return all, nil

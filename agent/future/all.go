@@ -18,14 +18,15 @@ import (
 //
 // A wait for the result with a context makes the streams of that context (device.WithStream) wait
 // for the work that computes the values of fs. Panics in callbacks of the result are passed to
-// Options.OnPanic of the first future of fs, and Options.Activity and Options.Devices are also those of the first.
+// Options.OnPanic of the first future of fs, and Options.Activity is also that of the first. Options.Devices has the
+// devices of all.
 func All[T any](fs ...*Future[T]) *Future[[]*Future[T]] {
 	if slices.Contains(fs, nil) {
 		return Failed[[]*Future[T]](ErrNilFuture)
 	}
 	c := &collector[T]{fs: slices.Clone(fs), out: &Future[[]*Future[T]]{}}
 	if len(fs) > 0 {
-		c.out.onPanic, c.out.activity, c.out.devices = fs[0].onPanic, fs[0].activity, fs[0].devices
+		c.out.onPanic, c.out.activity, c.out.devices = fs[0].onPanic, fs[0].activity, union(fs)
 	}
 	c.remaining.Store(int64(len(fs)) + 1) // one more, so that it is not done before all are watched
 	for _, f := range c.fs {
@@ -33,6 +34,28 @@ func All[T any](fs ...*Future[T]) *Future[[]*Future[T]] {
 	}
 	c.completed(nil)
 	return c.out
+}
+
+// union returns the Devices of the first future that has some, with the devices of all.
+func union[T any](fs []*Future[T]) *Devices {
+	var all *Devices
+	for _, f := range fs {
+		switch {
+		case f.devices == nil || f.devices == all:
+		case all == nil:
+			all = f.devices
+		default:
+			merged := *all
+			merged.list = slices.Clone(all.list)
+			for _, on := range f.devices.list {
+				if !slices.Contains(merged.list, on) {
+					merged.list = append(merged.list, on)
+				}
+			}
+			all = &merged
+		}
+	}
+	return all
 }
 
 // collector completes the result of All when the last future is done.

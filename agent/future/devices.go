@@ -68,21 +68,21 @@ func (f *Future[T]) SetFrom(ctx context.Context, v T) error {
 	if f.IsDone() {
 		return ErrDone // without recording events
 	}
-	events, err := f.devices.record(ctx, &v)
+	events, err := f.devices.record(ctx, &v, nil)
 	if done := f.complete(v, err, events); done != nil {
 		return done
 	}
 	return err
 }
 
-// record records events on the streams of the tensors in the value to which ptr points, and on those of ctx for their
-// devices. The error is that of d.buffers, a *DeviceError or a *StreamError.
-func (d *Devices) record(ctx context.Context, ptr any) ([]readyEvent, error) {
+// record records events on streams, on the streams of the tensors in the value to which ptr points, and on those of ctx for
+// their devices. The error is that of d.buffers, a *DeviceError or a *StreamError.
+func (d *Devices) record(ctx context.Context, ptr any, streams []device.Stream) ([]readyEvent, error) {
 	all, err := d.buffers(ptr)
 	if err != nil {
 		return nil, err
 	}
-	var streams []device.Stream
+	streams = slices.Clone(streams)
 	var foreign []device.Device
 	for _, b := range all {
 		on := b.Device()
@@ -95,15 +95,15 @@ func (d *Devices) record(ctx context.Context, ptr any) ([]readyEvent, error) {
 		streams = append(streams, b.Stream())
 	}
 	if foreign != nil {
-		return nil, &DeviceError{Found: foreign, Expected: d.list}
+		return nil, &DeviceError{Found: foreign, Expected: slices.Clone(d.list)}
 	}
 	return record(streams)
 }
 
 // ThenOn does what [Then] does, for a function that enqueues work on the devices of f: ctx has a fresh stream for each of
-// them, which waits for the work that computes the value of f. The result has the devices of f. Its value is computed by
-// the work on these streams, and on those of its tensors, see SetFrom. If f has no Options.Devices, ctx has no streams
-// and the result no devices.
+// them, which waits for the work that computes the value of f. The result has the devices of f. A wait for it waits for the
+// work on these streams, and on those of the tensors in its value, as far as they are found. If f has no Options.Devices,
+// ctx has no streams and the result no devices.
 func ThenOn[T, U any](f *Future[T], fn func(ctx context.Context, f *Future[T]) (U, error)) *Future[U] {
 	switch {
 	case f == nil:
@@ -127,7 +127,13 @@ func ThenOn[T, U any](f *Future[T], fn func(ctx context.Context, f *Future[T]) (
 		}
 		ctx := device.WithStreams(context.Background(), fresh...)
 		derive(f, out, func(f *Future[T]) (U, error) { return fn(ctx, f) }, fresh,
-			func(value *U) ([]readyEvent, error) { return d.record(ctx, value) })
+			func(value *U) ([]readyEvent, error) {
+				events, err := d.record(ctx, value, fresh)
+				if foreign := (*DeviceError)(nil); err != nil && !errors.As(err, &foreign) {
+					return record(fresh) // a value in which tensors cannot be found
+				}
+				return events, err
+			})
 	})
 	return out
 }

@@ -45,8 +45,8 @@ type outcome[T any] struct {
 // derive makes the streams wait for the work that computes the value of f, runs fn(f), and
 // completes out with its value or error. With a value, out gets the events that recordEvents returns
 // after fn and those of f for other devices. If a stream cannot wait, out fails with a
-// *StreamError, and fn does not run; if recordEvents fails, out fails with that error. out fails with a *PanicError if fn panics, and
-// with ErrGoexit if fn ends the goroutine. f must be done.
+// *StreamError, and fn does not run; if recordEvents fails, out fails with that error. out fails with a
+// *PanicError if fn panics, and with ErrGoexit if fn ends the goroutine. f must be done.
 func derive[T, U any](f *Future[T], out *Future[U], fn func(*Future[T]) (U, error), streams []device.Stream, recordEvents func(*U) ([]readyEvent, error)) {
 	r := outcome[U]{err: ErrGoexit}
 	defer func() {

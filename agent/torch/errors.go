@@ -106,7 +106,13 @@ func ownWords(err error) (string, bool) {
 	case *agent.ConfigError:
 		return configText(e)
 	case *agent.DeviceMapError:
-		return fmt.Sprintf("%v: `set_device_map` only supports 1-to-1 mapping, trying to map %v to %v and %v", agent.ErrConfig, e.Device, e.First, e.Second), true
+		switch {
+		case e.First.IsZero() && e.Second.IsZero():
+			return "Device index must not be negative", e.Device.Index < 0
+		case e.Target:
+			return fmt.Sprintf("`device_map` only supports 1-to-1 mapping, trying to map %v and %v to %v", e.First, e.Second, e.Device), true
+		}
+		return fmt.Sprintf("`set_device_map` only supports 1-to-1 mapping, trying to map %v to %v and %v", e.Device, e.First, e.Second), true
 	case *agent.DeviceError:
 		return deviceText(e), true
 	case *future.DeviceError:

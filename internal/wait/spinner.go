@@ -51,7 +51,8 @@ func (s *spinner) spin(ready func() bool, due bool) bool {
 	yields, now := 0, s.now()
 	for end := now + s.bound; due || s.registration.exclusive(); {
 		if s.placement != nil && yields%yieldsPerGosched == yieldsPerGosched-1 && runtime.GOMAXPROCS(0) == 1 {
-			runtime.Gosched()
+			runtime.Gosched() // a goroutine may run here until it blocks or the runtime preempts it
+			now = s.now()
 		}
 		s.yield()
 		yields++

@@ -212,6 +212,17 @@ func TestGoroutinesRunDuringSpinOnOneProcessor(t *testing.T) {
 		return ran.Load()
 	}))
 	require.Less(t, polls, pollsBeforeYield+100)
+
+	// The time in which they run is not that of a yield, which would show that the peer shares the processor.
+	ran.Store(false)
+	s.placement = new(placement)
+	go func() {
+		s.time += time.Millisecond
+		ran.Store(true)
+	}()
+	s.bound = time.Hour
+	require.True(t, s.poll(func() bool { return ran.Load() }))
+	require.Zero(t, s.placement.limit)
 }
 
 // An arrival for another reader ends a spin.

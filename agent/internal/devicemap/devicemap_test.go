@@ -68,7 +68,7 @@ func TestCheck(t *testing.T) {
 	} {
 		all := group(pairs(0, 1))
 		change(all)
-		err := devicemap.Check(all, true)
+		err := devicemap.Check(all)
 		if want == "" {
 			require.NoError(t, err)
 			continue
@@ -78,12 +78,19 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// The map to a worker that has not joined yet is checked when it joins.
-func TestCheckOfDynamicGroup(t *testing.T) {
+// A worker that joins a dynamic group checks its own maps and those to it. The map to a worker that has not joined yet is
+// checked when it joins.
+func TestCheckJoin(t *testing.T) {
 	all := group(pairs(0, 2))
-	require.NoError(t, devicemap.Check(all[:1], false))
-	require.ErrorContains(t, devicemap.Check(all[:1], true), "invalid target node names")
-	require.ErrorContains(t, devicemap.Check(all, false), "target devices with invalid indices")
+	require.NoError(t, devicemap.CheckJoin(all[:1], "worker0"))
+	require.ErrorContains(t, devicemap.Check(all[:1]), "invalid target node names")
+	for _, name := range []string{"worker0", "worker1"} {
+		require.ErrorContains(t, devicemap.CheckJoin(all, name), "Node worker0 has target devices with invalid indices in its device map for worker1")
+	}
+	other := devicemap.Node{Name: "worker2"}
+	require.NoError(t, devicemap.CheckJoin(append(all, other), "worker2"), "the map of others to each other")
+	other.Devices = []device.Device{npu(0)}
+	require.ErrorContains(t, devicemap.CheckJoin(append(all, other), "worker2"), "Node worker2 has devices with invalid indices")
 }
 
 func TestUsed(t *testing.T) {
@@ -99,4 +106,22 @@ func TestUsed(t *testing.T) {
 
 func TestInverse(t *testing.T) {
 	require.Equal(t, pairs(1, 0, -1, 1, 0, -1), pairs(0, 1, 1, -1, -1, 0).Inverse())
+}
+
+func TestWith(t *testing.T) {
+	m, err := pairs(0, 1).With(pairs(0, 1, 1, -1))
+	require.NoError(t, err)
+	require.Equal(t, pairs(0, 1, 1, -1), m)
+	m, err = devicemap.Map(nil).With(pairs(2, 2))
+	require.NoError(t, err)
+	require.Equal(t, pairs(2, 2), m)
+	for want, more := range map[string]devicemap.Map{
+		"the device map sends npu:0 to npu:1 and to npu:0":                            pairs(0, 0),
+		"the device map sends npu:0 and npu:1 to npu:1":                               pairs(0, 1, 1, 1),
+		"device map: npu:-1: a device has a kind, and its index must not be negative": {npu(-1): npu(0)},
+		"device map: any: a device has a kind, and its index must not be negative":    {npu(3): device.Device{}},
+	} {
+		_, err := pairs(0, 1).With(more)
+		require.EqualError(t, err, want)
+	}
 }

@@ -1,0 +1,78 @@
+package streampool_test
+
+import (
+	"testing"
+	"testing/synctest"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tensorpipe-go/tensorpipe/agent/internal/streampool"
+	"github.com/tensorpipe-go/tensorpipe/device"
+	"github.com/tensorpipe-go/tensorpipe/device/delayed"
+)
+
+// The stream of a message waits for those of its tensors and of the context. Once it has ended, later work on these waits
+// for the copies, which may not have begun.
+func TestMessage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		kind := delayed.New("npu", 1)
+		defer kind.Close()
+		kinds := func(string) device.Kind { return kind }
+		on := kind.Devices()[0]
+		newStream := func() *delayed.Stream {
+			s, err := kind.NewStream(on)
+			require.NoError(t, err)
+			return s.(*delayed.Stream)
+		}
+		isDone := func(s device.Stream) bool {
+			e, err := s.Record()
+			require.NoError(t, err)
+			synctest.Wait()
+			done, err := e.Done()
+			require.NoError(t, err)
+			return done
+		}
+		own, current := newStream(), newStream()
+		b, err := kind.Alloc(on, 4, own)
+		require.NoError(t, err)
+		for _, source := range []*delayed.Stream{own, current} {
+			var p streampool.Pool
+			var m streampool.Message
+			release := source.Hold()
+			ordered, err := m.Order(device.WithStream(t.Context(), current), &p, kinds, b)
+			require.NoError(t, err)
+			again, err := m.Order(device.WithStream(t.Context(), current), &p, kinds, b)
+			require.NoError(t, err)
+			copies := ordered.Stream()
+			require.Same(t, copies, again.Stream(), "one for each device")
+			require.False(t, isDone(copies))
+			release()
+			require.True(t, isDone(copies))
+
+			release = copies.(*delayed.Stream).Hold()
+			require.True(t, isDone(own) && isDone(current), "they need not wait for the message")
+			m.End(&p)
+			require.False(t, isDone(own) || isDone(current))
+			release()
+			require.True(t, isDone(own) && isDone(current))
+		}
+	})
+}
+
+// Host memory, memory of an unknown kind, and memory that is valid at once stay as they are.
+func TestNothingToOrder(t *testing.T) {
+	var p streampool.Pool
+	var m streampool.Message
+	kind := delayed.New("npu", 1)
+	defer kind.Close()
+	b, err := kind.Alloc(kind.Devices()[0], 4, nil)
+	require.NoError(t, err)
+	for _, c := range []struct {
+		kind device.Kind
+		b    device.Buffer
+	}{{kind, device.Bytes(make([]byte, 4))}, {nil, b}, {kind, b.WithStream(nil)}} {
+		got, err := m.Order(t.Context(), &p, func(string) device.Kind { return c.kind }, c.b)
+		require.NoError(t, err)
+		require.Equal(t, c.b, got)
+	}
+}
