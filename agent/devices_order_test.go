@@ -295,3 +295,48 @@ func TestStreamsOfChosenArguments(t *testing.T) {
 		require.NoError(t, err)
 	})
 }
+
+// Sparse tensors move between devices like others. Nothing reads their indices, which may not be there yet.
+func TestSparseTensorsOnDevices(t *testing.T) {
+	sparse := agent.NewFunc[*tensor.Sparse, *tensor.Sparse]("test.sparse")
+	serve := func(_ context.Context, x *tensor.Sparse) (*tensor.Sparse, error) {
+		require.Equal(t, npuOrCPU(1), x.Indices().Device())
+		require.Equal(t, npuOrCPU(1), x.Values().Device())
+		return x, nil
+	}
+	inBubble(t, map[int]int{0: 1}, agent.Funcs{sparse.Serve(serve)}, func(t *testing.T, a *agent.Agent, kinds []*delayed.Kind) {
+		view := func(d tensor.DType, n int, dims ...int) (*tensor.Tensor, *delayed.Stream) {
+			x, s := onDevice(t, kinds[0], 0, n)
+			buf, err := x.Buffer()
+			require.NoError(t, err)
+			x, err = tensor.FromBuffer(buf, d, dims...)
+			require.NoError(t, err)
+			return x, s
+		}
+		indices, late := view(tensor.I64, 16, 1, 2)
+		values, own := view(tensor.F32, 8, 2)
+		release := late.Hold()
+		set(t, late, indices, 0)
+		x, err := tensor.NewSparse(indices, values, 9)
+		require.NoError(t, err)
+		ctx := device.WithStream(t.Context(), own)
+		f := sparse.Go(ctx, a, "worker1", x)
+		synctest.Wait()
+		release()
+		y, err := f.Wait(ctx)
+		require.NoError(t, err)
+		require.Equal(t, npuOrCPU(0), y.Device())
+		requireBytes(t, kinds[0], y.Indices(), own, 0)
+		requireBytes(t, kinds[0], y.Values(), own, 5)
+
+		g, err := agent.NewFuture[*tensor.Sparse](a)
+		require.NoError(t, err)
+		another := newStream(t, kinds[0], 0)
+		release = own.Hold()
+		set(t, own, values, 1)
+		require.NoError(t, g.SetFrom(t.Context(), x))
+		_, err = g.Wait(device.WithStream(t.Context(), another))
+		require.NoError(t, err)
+		requireAfter(t, kinds[0], values, another, 1, release)
+	})
+}

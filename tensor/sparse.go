@@ -30,7 +30,10 @@ type Sparse struct {
 // The error is a *DTypeError unless indices is I64 and values has a valid dtype, a *ShapeError if
 // the three shapes do not fit together, an *IndexError for an index outside shape, and ErrOverlap
 // if elements of either tensor may share memory, because a peer could otherwise claim many values
-// with little memory. It is ErrReleased or a *DeviceError if the indices cannot be read.
+// with little memory. It is ErrReleased after Release of the indices.
+//
+// Indices on a device, or valid on a stream, are not read, and the result counts as not coalesced: an index outside shape
+// is found by the operator that uses it.
 func NewSparse(indices, values *Tensor, shape ...int) (*Sparse, error) {
 	if indices.dtype != I64 {
 		return nil, &DTypeError{Name: indices.dtype.String(), Reason: "cannot index a sparse tensor; want i64"}
@@ -52,6 +55,13 @@ func NewSparse(indices, values *Tensor, shape ...int) (*Sparse, error) {
 		return nil, ErrOverlap
 	}
 	s := &Sparse{indices: indices, values: values, shape: slices.Clone(shape)}
+	memory, err := indices.storage.Buffer()
+	if err != nil {
+		return nil, err
+	}
+	if !memory.IsHost() || memory.Stream() != nil {
+		return s, nil
+	}
 	positions, err := s.positions()
 	if err != nil {
 		return nil, err

@@ -73,9 +73,8 @@ func (p *plan) decodeSparse(d *Decoder, s *schema, to unsafe.Pointer) error {
 }
 
 // sparse decodes a sparse tensor, whose indices and values are views of storages given to Supply.
-// It reads the indices, so their memory must have been received and be accessible to the host. The
-// error matches ErrCorrupt, ErrLimit or ErrStorage, or wraps a *tensor.DeviceError or
-// tensor.ErrReleased.
+// It reads indices in host memory, which must have been received. The error matches ErrCorrupt, ErrLimit
+// or ErrStorage, or wraps tensor.ErrReleased.
 func (d *Decoder) sparse() (*tensor.Sparse, error) {
 	indices, err := d.ReadTensor()
 	if err != nil {
