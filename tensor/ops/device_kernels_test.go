@@ -27,6 +27,8 @@ func (k kernels) Alloc(ctx context.Context, d device.Device, dtype tensor.DType,
 	return tensor.FromBuffer(buf, dtype, shape...)
 }
 
+func (k kernels) Move(dst, src device.Buffer) error { return k.kind.Copy(dst, src) }
+
 // run enqueues a call of f for each element of dst, on the stream of dst and after the work of the
 // streams of the others. f gets the element of dst and those of the others at the same index.
 func (k kernels) run(f func(to *float32, from []float32), dst *tensor.Tensor, others ...*tensor.Tensor) error {

@@ -3,6 +3,8 @@ package ops_test
 import (
 	"context"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -187,6 +189,67 @@ func TestDevice(t *testing.T) {
 	}
 }
 
+// TestTo checks that a tensor moves to a device, between devices and back, after the work on its stream. Only the way to
+// the host waits, until its context ends.
+func TestTo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, s := newDeviceFixture(t), newSource(t)
+		other := f.kind.Devices()[1]
+		x := s.tensor(tensor.F32, "transposed", 3, 3)
+		want := floats(t, x)
+		ctx := device.WithStream(t.Context(), f.streams[0])
+		same, err := f.engine.To(ctx, x, device.CPU())
+		require.NoError(t, err)
+		require.Same(t, x, same)
+
+		release := f.streams[0].(*delayed.Stream).Hold()
+		there, err := f.engine.To(ctx, x, f.device)
+		require.NoError(t, err)
+		require.Equal(t, f.device, there.Device())
+		require.NoError(t, f.engine.ZeroInPlace(ctx, x), "x may be changed at once")
+		same, err = f.engine.To(ctx, there, f.device)
+		require.NoError(t, err)
+		require.Same(t, there, same)
+		turned, err := there.Transpose(0, 1)
+		require.NoError(t, err)
+		farther, err := f.engine.To(ctx, turned, other)
+		require.NoError(t, err)
+		require.Equal(t, other, farther.Device())
+		ended, cancel := context.WithTimeout(ctx, time.Second)
+		defer cancel()
+		_, err = f.engine.To(ended, there, device.CPU())
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		release()
+
+		back, err := f.engine.To(ctx, there, device.CPU())
+		require.NoError(t, err)
+		require.Equal(t, want, floats(t, back))
+		back, err = f.engine.To(ctx, farther, device.CPU())
+		require.NoError(t, err)
+		back, err = back.Transpose(0, 1)
+		require.NoError(t, err)
+		require.Equal(t, want, floats(t, back))
+
+		require.NoError(t, f.engine.CopyInPlace(ctx, x, there))
+		require.Equal(t, want, floats(t, x))
+		row := s.tensor(tensor.F64, "contiguous", 3)
+		require.NoError(t, f.engine.CopyInPlace(ctx, there, row))
+		first, err := there.Select(0, 2)
+		require.NoError(t, err)
+		back, err = f.engine.To(ctx, first, device.CPU())
+		require.NoError(t, err)
+		rounded, err := f.engine.Cast(ctx, row, tensor.F32)
+		require.NoError(t, err)
+		require.Equal(t, floats(t, rounded), floats(t, back))
+
+		var missing *tensor.DeviceError
+		_, err = f.engine.To(ctx, x, device.Device{Kind: "gpu"})
+		require.ErrorAs(t, err, &missing)
+		_, err = (&ops.Engine{}).To(ctx, there, device.CPU())
+		require.ErrorAs(t, err, &missing)
+	})
+}
+
 // TestDeviceErrors checks the errors of operands that are on other devices or have other dtypes than
 // the kernels of a device can combine.
 func TestDeviceErrors(t *testing.T) {
@@ -201,7 +264,6 @@ func TestDeviceErrors(t *testing.T) {
 	require.ErrorAs(t, err, &mismatch)
 	require.EqualError(t, err, "Expected all tensors to be on the same device, but found at least two devices, npu:0 and cpu:0!")
 	require.ErrorAs(t, f.engine.MulInPlace(ctx, host, x), &mismatch)
-	require.ErrorAs(t, f.engine.CopyInPlace(ctx, host, x), &mismatch)
 
 	var missing *tensor.DeviceError
 	_, err = (&ops.Engine{}).Add(ctx, x, x, ops.Int(1))

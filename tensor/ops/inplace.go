@@ -92,11 +92,23 @@ func (e *Engine) ZeroInPlace(ctx context.Context, x *tensor.Tensor) error {
 }
 
 // CopyInPlace copies the elements of y, which is broadcast to the shape of x and cast to the dtype of
-// x, to x. The error is tensor.ErrReadOnly, tensor.ErrOverlap, a *SizeError or *ValueError if y does
+// x, to x. They may be on different devices, as for To. The error is tensor.ErrReadOnly, tensor.ErrOverlap, a *SizeError or *ValueError if y does
 // not fit, a *DeviceMismatchError or *LimitError, or another error of package tensor.
 func (e *Engine) CopyInPlace(ctx context.Context, x, y *tensor.Tensor) error {
 	if err := checkInPlace(x, y, x.DType()); err != nil {
 		return err
+	}
+	if x.Device() != y.Device() && !(onHost(x) && onHost(y)) {
+		var err error
+		if onHost(y) {
+			y, err = e.cast(y, x.DType())
+		}
+		if err == nil {
+			y, err = e.To(ctx, y, x.Device())
+		}
+		if err != nil {
+			return err
+		}
 	}
 	k, err := e.kernelsOf(x, y)
 	if err != nil {

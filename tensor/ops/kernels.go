@@ -23,6 +23,9 @@ type Kernels interface {
 	// Fill sets each element of dst to value.
 	Fill(ctx context.Context, dst *tensor.Tensor, value Number) error
 
+	// Move copies the bytes of src to dst, of which one may be host memory, as device.Kind.Copy does.
+	Move(dst, src device.Buffer) error
+
 	// Copy copies the elements of src, which has the shape of dst.
 	Copy(ctx context.Context, dst, src *tensor.Tensor) error
 
