@@ -216,8 +216,10 @@ func TestGoroutinesRunDuringSpinOnOneProcessor(t *testing.T) {
 	// The time in which they run is not that of a yield, which would show that the peer shares the processor.
 	ran.Store(false)
 	s.placement = new(placement)
+	var clock atomic.Int64
+	s.now = func() time.Duration { return time.Duration(clock.Load()) }
 	go func() {
-		s.time += time.Millisecond
+		clock.Add(int64(time.Millisecond))
 		ran.Store(true)
 	}()
 	s.bound = time.Hour
