@@ -55,7 +55,9 @@ func (p *outMessages) get() *outMessage { return p.pool.Get().(*outMessage) }
 // put returns a message to the pool after it was sent, or if it will not be. The message and its
 // buffers must not be used after that.
 func (p *outMessages) put(out *outMessage) {
-	_ = catchPanic(func() error { out.streams.End(&p.devices.pool); return nil })
+	if len(p.devices.kinds) > 0 {
+		_ = catchPanic(func() error { out.streams.End(&p.devices.pool); return nil })
+	}
 	out.message, out.payload, out.view, out.replyMap = pipe.Message{}, [1]pipe.Payload{}, Message{}, nil
 	if cap(out.buf) > maxKeptBuffer {
 		out.buf = nil

@@ -151,7 +151,7 @@ func (r *Request) orderKept(ptr any) error {
 		a := r.conn.agent
 		storages, err := codec.Storages(a.registry, a.limits.Codec, ptr)
 		if err != nil {
-			return nil // it is fetched by no one
+			return nil // it cannot be fetched
 		}
 		for _, s := range storages {
 			b, err := s.Buffer()
@@ -231,7 +231,8 @@ func (e *DeviceError) Error() string {
 
 // target returns the device at the receiver to which a tensor on src is sent. For a request this is
 // the device that the agent's device map gives, and for a reply that of the inverse of the caller's
-// map. Host memory is sent to host memory if the map has no other device for it. Otherwise the error is a *DeviceError.
+// map. Host memory is sent to host memory if the map has no other device for it. Otherwise the error is a
+// *DeviceError.
 func (out *outMessage) target(d *devices, src device.Device) (device.Device, error) {
 	m, reply := d.node.Maps[out.view.Peer.Name], out.view.Kind != KindRequest
 	if reply {
@@ -248,9 +249,9 @@ func (out *outMessage) target(d *devices, src device.Device) (device.Device, err
 }
 
 // alloc allocates size bytes for a tensor that is received. Memory of the CPU comes from host.
-// Memory of another device comes from the device kind, and is valid on the stream of in for that device. The error is
-// that of the allocator or the device kind, or matches ErrProtocol if the kind is not among
-// Config.Kinds.
+// Memory of another device comes from the device kind, and is valid on the stream of in for that device. The
+// error is that of the allocator or the device kind, or matches ErrProtocol if the kind is not among
+// Config.Kinds, or the device not among Config.Devices.
 func (d *devices) alloc(in *inMessage, on device.Device, size int, host tensor.Allocator) (*tensor.Storage, error) {
 	if on == device.CPU() {
 		return host.Alloc(size)
@@ -331,8 +332,8 @@ func (out *outMessage) orderTensors(ctx context.Context, tensors []pipe.Tensor, 
 	return nil
 }
 
-// tensorStreams returns the streams on which the tensors of a received message are valid, each once: those of in.streams, and
-// those of memory that the application has chosen.
+// tensorStreams returns the streams on which the tensors of a received message are valid, each once: those of
+// in.streams, and those of memory that the application has chosen.
 func (in *inMessage) tensorStreams() []device.Stream {
 	var all []device.Stream
 	for i := range in.memory.Tensors {

@@ -10,13 +10,23 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
 
-// A peer cannot have memory allocated on a device whose kind is not among the Kinds.
+// A peer cannot have memory allocated on a device whose kind is not among the Kinds, or that is not among the Devices.
 func TestTensorForUnknownKind(t *testing.T) {
 	d, err := newDevices(&Config{Name: "a"})
 	require.NoError(t, err)
 	_, err = d.alloc(&inMessage{}, device.Device{Kind: "npu"}, 16, nil)
 	require.ErrorIs(t, err, ErrProtocol)
 	require.ErrorContains(t, err, "tensor for device npu:0, which is not among the Kinds here")
+
+	kind := delayed.New("npu", 2)
+	defer kind.Close()
+	d, err = newDevices(&Config{Name: "a", Kinds: []device.Kind{kind}, Devices: kind.Devices()[:1]})
+	require.NoError(t, err)
+	_, err = d.alloc(&inMessage{}, kind.Devices()[0], 16, nil)
+	require.NoError(t, err)
+	_, err = d.alloc(&inMessage{}, kind.Devices()[1], 16, nil)
+	require.ErrorIs(t, err, ErrProtocol)
+	require.ErrorContains(t, err, "tensor for device npu:1, which is not among the Devices here")
 }
 
 // The copy of a message has the contents that the tensors had, whatever is done with them later.

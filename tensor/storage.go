@@ -78,7 +78,7 @@ func (s *Storage) Buffer() (device.Buffer, error) {
 
 // SetStream makes the memory valid on stream, in place of the stream on which it is valid now: stream waits for the
 // present work of that one, and buffers that Buffer returns later are valid on stream. It is for work that changes the
-// memory on another stream. No other goroutine may use the memory during the call. After an error, that of the streams
+// memory on another stream. stream must not be nil. No other goroutine may use the memory during the call. After an error, that of the streams
 // or ErrReleased, nothing has changed.
 func (s *Storage) SetStream(stream device.Stream) error {
 	b, err := s.Buffer()

@@ -194,7 +194,7 @@ func (s *registration) exclusive() bool {
 }
 
 // GoroutineStarted must be called when a goroutine was started whose work should not wait for a reader
-// that spins. A MemoryPoller does not run goroutines while it spins; after this call, the next one of the
+// that spins. A MemoryPoller runs no goroutines while it spins, or few; after this call, the next one of the
 // process that does not find its change at once lets them run before it continues.
 func GoroutineStarted() { process.started.Store(true) }
 

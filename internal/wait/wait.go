@@ -21,9 +21,10 @@
 // microseconds without a system call. After that it yields to other threads between polls: if more
 // threads are busy than there are processors, the process that is to make the change may be waiting
 // for this processor. With ten busy threads on two processors a round trip took 6 to 10 µs with the
-// yields, and 50 to 300 µs without. It does not run goroutines between polls: for each that could
-// run, the runtime would wake a thread, which takes a processor from the peer. It does so once if
-// [GoroutineStarted] was called.
+// yields, and 50 to 300 µs without. While its yields show that more threads spin than there are
+// processors, it polls less before it yields. In a process with one processor it lets goroutines run
+// between polls. With more it does not: for each that could run, the runtime would wake a thread,
+// which takes a processor from the peer. It does so once if [GoroutineStarted] was called.
 //
 // Two processes that wait for each other without blocking may run on one processor while another
 // one is idle, and the kernel leaves them there. Each change then takes a switch between them, 5 µs

@@ -64,12 +64,16 @@ func (s *copyStream) after(source device.Stream) error {
 // End returns the streams to p once the copies are enqueued, or if there will be none. Later work on the streams of the
 // tensors waits for the copies, so that their memory may be changed.
 func (m *Message) End(p *Pool) {
+	defer func() { // also if a stream panics
+		for _, s := range m.streams {
+			p.Put(s.Stream)
+		}
+		clear(m.streams)
+		m.streams = m.streams[:0]
+	}()
 	for _, s := range m.streams {
-		defer p.Put(s.Stream) // also if a stream panics
 		for _, source := range s.sources {
 			_ = source.WaitFor(s.Stream) // a stream that fails does no further work
 		}
 	}
-	clear(m.streams)
-	m.streams = m.streams[:0]
 }

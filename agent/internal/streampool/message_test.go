@@ -59,6 +59,42 @@ func TestMessage(t *testing.T) {
 	})
 }
 
+// panicking is a stream that panics when it should wait.
+type panicking struct{ device.Stream }
+
+func (panicking) WaitFor(device.Stream) error { panic("no wait") }
+
+// After a panic of a stream the streams of the message are in the pool, each once, and the message has none.
+func TestPanicAtTheEnd(t *testing.T) {
+	kind := delayed.New("npu", 2)
+	defer kind.Close()
+	var p streampool.Pool
+	var m streampool.Message
+	var used []device.Stream
+	for _, on := range kind.Devices() {
+		s, err := kind.NewStream(on)
+		require.NoError(t, err)
+		b, err := kind.Alloc(on, 4, s)
+		require.NoError(t, err)
+		b, err = m.Order(t.Context(), &p, func(string) device.Kind { return kind }, b.WithStream(panicking{s}))
+		require.NoError(t, err)
+		used = append(used, b.Stream())
+	}
+	require.Panics(t, func() { m.End(&p) })
+	m.End(&p)
+	for i, on := range kind.Devices() {
+		times := 0
+		for range 64 {
+			s, err := p.Get(kind, on)
+			require.NoError(t, err)
+			if s == used[i] {
+				times++
+			}
+		}
+		require.Equal(t, 1, times)
+	}
+}
+
 // Host memory, memory of an unknown kind, and memory that is valid at once stay as they are.
 func TestNothingToOrder(t *testing.T) {
 	var p streampool.Pool

@@ -11,8 +11,8 @@ import (
 // each other's work.
 const least = 32
 
-// Pool has streams by device. What is valid on a stream stays so when another user gets it. The zero Pool is empty. Its
-// methods may be called concurrently.
+// Pool has streams by device. Memory that is valid on a stream stays so when another user gets the stream. The zero
+// Pool is empty. Its methods may be called concurrently.
 type Pool struct {
 	mu      sync.Mutex
 	devices map[device.Device]*streams
