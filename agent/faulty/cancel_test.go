@@ -45,6 +45,7 @@ func runCancelledCall(t *testing.T, do faulty.Action, seen func(t *testing.T, af
 		n, err := double.Call(t.Context(), group[0], "worker1", 21)
 		require.NoError(t, err)
 		require.Equal(t, 42, n)
+		synctest.Wait() // the server has seen the end of its write
 		require.Zero(t, group[1].Metrics().ServedCalls)
 	})
 }
