@@ -15,7 +15,7 @@ const implementationLayer = 2
 var layers = [][]string{
 	0: {"device", "device/delayed", "tensor", "tensor/safetensors", "tensor/ops", "tensor/ops/gonumblas", "aten", "internal/*", "internal/testutil/*", "internal/wire/capture"},
 	1: {"transport", "transport/netconn", "transport/transporttest", "channel", "channel/channeltest", "channel/channeltest/npu", "internal/bulk", "internal/framed", "internal/onesided", "internal/testutil/simnet", "internal/testutil/thirdparty", "internal/mux", "shm/internal/*"},
-	2: {"uv", "shm", "transport/mem", "channel/basic", "channel/xth", "channel/mpt", "channel/cma", "cudaipc"},
+	2: {"uv", "shm", "transport/mem", "channel/basic", "channel/xth", "channel/mpt", "channel/cma", "cudaipc", "cudaipc/*"},
 	3: {".", "pipe", "pipe/hostile", "pipe/samehost"},
 	4: {"agent", "agent/*", "agent/internal/*", "agent/store/storetest"},
 	5: {"rref"},
