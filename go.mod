@@ -3,6 +3,7 @@ module github.com/tensorpipe-go/tensorpipe
 go 1.26.0
 
 require (
+	github.com/ebitengine/purego v0.11.3
 	github.com/klauspost/compress v1.20.3
 	github.com/libp2p/go-yamux/v4 v4.0.2
 	github.com/stretchr/testify v1.12.1
