@@ -1,0 +1,392 @@
+package cudaipc
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"runtime"
+	"slices"
+	"sync"
+
+	"github.com/tensorpipe-go/tensorpipe/cudaipc/driver"
+	"github.com/tensorpipe-go/tensorpipe/device"
+)
+
+// Sizes of the allocator in bytes.
+const (
+	blockAlign    = 512      // of the sizes and addresses of blocks
+	smallBlock    = 1 << 20  // larger ones are in segments of their own kind
+	smallSegment  = 2 << 20  // of small blocks
+	sharedSegment = 20 << 20 // of blocks that are larger but below sharedBlock
+	sharedBlock   = 10 << 20
+	segmentAlign  = 2 << 20 // of the sizes of segments with one block
+
+	collectGrowth = 256 << 20 // bytes in use before the first garbage collection, and least between two
+)
+
+// allocator divides the memory of one GPU. The driver allocates segments; the allocator splits them
+// into blocks, and keeps free blocks for reuse, because freeing memory of the driver waits for the
+// device.
+//
+// A free block belongs to the stream on which it was used last: new memory for that stream may
+// be the block at once, in stream order. Memory for another stream may be the block too, after an
+// event wait of that stream, but only if the device has no more memory. A block that was used on
+// several streams is free when the events that were recorded on the others have completed.
+type allocator struct {
+	gpu   *gpu
+	limit int // bytes of segments, 0 without
+
+	mu       sync.Mutex
+	segments []*segment
+	free     map[driver.Stream][]*block // sorted by size, then address
+	pending  []*block                   // free once their events have completed
+	stats    MemoryStats
+	closed   bool
+
+	collectAt  int // bytes in use at which the next garbage collection starts
+	collecting bool
+}
+
+// segment is memory of the driver. Handles for other processes name segments.
+type segment struct {
+	base  driver.Ptr
+	size  int
+	small bool
+}
+
+// block is a part of a segment. The blocks of a segment are linked in the order of their addresses.
+type block struct {
+	segment    *segment
+	ptr        driver.Ptr
+	size       int // a multiple of blockAlign
+	prev, next *block
+	stream     driver.Stream   // on which it was used last
+	free       bool            // it is in the list of its stream
+	others     []driver.Stream // further streams that have used it, while in use
+	events     []driver.Event  // that must complete before it is free
+}
+
+// MemoryStats are the statistics of the memory of one device, in bytes and numbers.
+type MemoryStats struct {
+	InUse     int    // bytes of blocks in use, rounded up
+	PeakInUse int    // the maximum of InUse
+	Held      int    // bytes allocated from the driver: in use, pending and kept for reuse
+	Segments  int    // allocations of the driver
+	Pending   int    // bytes that become free when work on other streams has completed
+	Allocs    uint64 // blocks that were allocated
+	Frees     uint64 // blocks that were freed
+	Moved     uint64 // blocks that one stream has taken over from another
+}
+
+// MemoryError reports that a device has no memory for an allocation. It matches ErrOutOfMemory.
+type MemoryError struct {
+	Device device.Device
+	Size   int // of the allocation, in bytes
+	Stats  MemoryStats
+	Limit  int // Options.MemoryLimit
+}
+
+func (e *MemoryError) Error() string {
+	limit := ""
+	if e.Limit > 0 {
+		limit = fmt.Sprintf(", limit %d", e.Limit)
+	}
+	return fmt.Sprintf("cudaipc: %v has no memory for %d bytes (in use %d, pending %d, held %d%s)",
+		e.Device, e.Size, e.Stats.InUse, e.Stats.Pending, e.Stats.Held, limit)
+}
+
+// Unwrap returns ErrOutOfMemory.
+func (e *MemoryError) Unwrap() error { return ErrOutOfMemory }
+
+// ErrOutOfMemory matches errors about memory that a device does not have.
+var ErrOutOfMemory = errors.New("the device is out of memory")
+
+// alloc returns a block of at least size bytes for use on stream, after the work that the stream
+// holds now. size is positive. The context must be current. The error is a *MemoryError, ErrClosed, or
+// that of the driver.
+func (a *allocator) alloc(size int, stream driver.Stream) (*block, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.closed {
+		return nil, ErrClosed
+	}
+	a.collect()
+	rounded := (size + blockAlign - 1) / blockAlign * blockAlign
+	if rounded < size {
+		return nil, a.exhausted(size)
+	}
+	b := a.best(stream, rounded)
+	if b == nil {
+		var err error
+		if b, err = a.grow(rounded, stream); err != nil {
+			return nil, err
+		}
+	}
+	if b == nil {
+		var err error
+		if b, err = a.move(rounded, stream); err != nil {
+			return nil, err
+		}
+	}
+	if b == nil {
+		return nil, a.exhausted(size)
+	}
+	a.split(b, rounded)
+	a.stats.Allocs++
+	a.stats.InUse += b.size
+	a.stats.PeakInUse = max(a.stats.PeakInUse, a.stats.InUse)
+	if a.stats.InUse >= max(a.collectAt, collectGrowth) {
+		a.collectAt = 2 * a.stats.InUse
+		a.collectGarbage()
+	}
+	return b, nil
+}
+
+// collectGarbage starts a garbage collection, unless one runs, because the pacing of the collector
+// does not count the memory of devices.
+func (a *allocator) collectGarbage() {
+	if a.collecting {
+		return
+	}
+	a.collecting = true
+	go func() {
+		runtime.GC()
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		a.collecting = false
+	}()
+}
+
+func (a *allocator) exhausted(size int) error {
+	a.collectGarbage()
+	return &MemoryError{Device: a.gpu.device, Size: size, Stats: a.stats, Limit: a.limit}
+}
+
+// best removes the smallest free block of stream that has size bytes from its list and returns it,
+// or nil. Small blocks are taken only from segments for small blocks, and others not from these.
+func (a *allocator) best(stream driver.Stream, size int) *block {
+	list := a.free[stream]
+	i, _ := slices.BinarySearchFunc(list, size, func(b *block, size int) int { return cmp.Compare(b.size, size) })
+	for ; i < len(list); i++ {
+		if b := list[i]; b.segment.small == (size <= smallBlock) {
+			a.remove(b)
+			return b
+		}
+	}
+	return nil
+}
+
+// grow returns a new segment as one block, or nil if the limit or the device does not allow it.
+func (a *allocator) grow(size int, stream driver.Stream) (*block, error) {
+	n := smallSegment
+	switch {
+	case size <= smallBlock:
+	case size < sharedBlock:
+		n = sharedSegment
+	default:
+		n = (size + segmentAlign - 1) / segmentAlign * segmentAlign
+	}
+	if n < size || a.limit > 0 && a.stats.Held+n > a.limit {
+		return nil, nil
+	}
+	p, err := a.gpu.driver.Alloc(n)
+	if errors.Is(err, driver.ResultOutOfMemory) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	s := &segment{base: p, size: n, small: size <= smallBlock}
+	a.segments = append(a.segments, s)
+	a.stats.Segments++
+	a.stats.Held += n
+	return &block{segment: s, ptr: p, size: n, stream: stream}, nil
+}
+
+// move takes over the smallest free block of another stream that has size bytes. Later work on
+// stream waits for the present work of the other one. It returns nil if there is none.
+func (a *allocator) move(size int, stream driver.Stream) (*block, error) {
+	var found *block
+	for other := range a.free {
+		list := a.free[other]
+		i, _ := slices.BinarySearchFunc(list, size, func(b *block, size int) int { return cmp.Compare(b.size, size) })
+		if i < len(list) && (found == nil || list[i].size < found.size) {
+			found = list[i]
+		}
+	}
+	if found == nil {
+		return nil, nil
+	}
+	if err := a.gpu.order(stream, found.stream); err != nil {
+		return nil, err
+	}
+	a.remove(found)
+	found.stream = stream
+	a.stats.Moved++
+	return found, nil
+}
+
+// split returns the bytes of b beyond size to the list of its stream, if they are worth it.
+func (a *allocator) split(b *block, size int) {
+	least := blockAlign
+	if !b.segment.small {
+		least = smallBlock + blockAlign
+	}
+	if b.size-size < least {
+		return
+	}
+	rest := &block{segment: b.segment, ptr: b.ptr + driver.Ptr(size), size: b.size - size, prev: b, next: b.next, stream: b.stream}
+	if b.next != nil {
+		b.next.prev = rest
+	}
+	b.next, b.size = rest, size
+	a.insert(rest)
+}
+
+// insert adds b to the free blocks of its stream.
+func (a *allocator) insert(b *block) {
+	if a.free == nil {
+		a.free = make(map[driver.Stream][]*block)
+	}
+	b.free = true
+	list := a.free[b.stream]
+	i, _ := slices.BinarySearchFunc(list, b, compareBlocks)
+	a.free[b.stream] = slices.Insert(list, i, b)
+}
+
+// remove removes b from the free blocks of its stream.
+func (a *allocator) remove(b *block) {
+	b.free = false
+	list := a.free[b.stream]
+	i, found := slices.BinarySearchFunc(list, b, compareBlocks)
+	if found {
+		a.free[b.stream] = slices.Delete(list, i, i+1)
+	}
+}
+
+func compareBlocks(x, y *block) int {
+	return cmp.Or(cmp.Compare(x.size, y.size), cmp.Compare(x.ptr, y.ptr))
+}
+
+// use records that work on stream has used b, whose own stream may be another one.
+func (a *allocator) use(b *block, stream driver.Stream) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if stream != b.stream && !slices.Contains(b.others, stream) {
+		b.others = append(b.others, stream)
+	}
+}
+
+// put frees b, which is not used after the present work of its streams. It does not wait. After
+// Close it does nothing.
+func (a *allocator) put(b *block) {
+	if a.gpu.enter() != nil {
+		return // closed, or the device has failed
+	}
+	defer a.gpu.leave()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.closed {
+		return
+	}
+	a.stats.Frees++
+	a.stats.InUse -= b.size
+	a.collectAt = min(a.collectAt, a.stats.InUse+max(a.stats.InUse, collectGrowth))
+	for _, s := range b.others {
+		e, err := a.gpu.takeEvent()
+		if err != nil {
+			return // the device has failed: the block is not used again
+		}
+		b.events = append(b.events, e)
+		if err := a.gpu.driver.Record(e, s); err != nil {
+			return
+		}
+	}
+	b.others = nil
+	if len(b.events) > 0 {
+		a.stats.Pending += b.size
+		a.pending = append(a.pending, b)
+		return
+	}
+	a.merge(b)
+}
+
+// collect frees the pending blocks whose events have completed.
+func (a *allocator) collect() {
+	a.pending = slices.DeleteFunc(a.pending, func(b *block) bool {
+		b.events = slices.DeleteFunc(b.events, func(e driver.Event) bool {
+			done, err := a.gpu.driver.EventDone(e)
+			if done && err == nil {
+				a.gpu.putEvent(e)
+			}
+			return done && err == nil
+		})
+		if len(b.events) > 0 {
+			return false
+		}
+		a.stats.Pending -= b.size
+		a.merge(b)
+		return true
+	})
+}
+
+// merge joins b with its free neighbours of the same stream, and inserts the result.
+func (a *allocator) merge(b *block) {
+	if p := b.prev; p != nil && p.free && p.stream == b.stream {
+		a.remove(p)
+		p.size += b.size
+		p.next = b.next
+		if b.next != nil {
+			b.next.prev = p
+		}
+		b = p
+	}
+	if n := b.next; n != nil && n.free && n.stream == b.stream {
+		a.remove(n)
+		b.size += n.size
+		b.next = n.next
+		if n.next != nil {
+			n.next.prev = b
+		}
+	}
+	a.insert(b)
+}
+
+// trim returns segments without used blocks to the driver, which waits for the device.
+func (a *allocator) trim() error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.collect()
+	var all []error
+	for stream, list := range a.free {
+		a.free[stream] = slices.DeleteFunc(list, func(b *block) bool {
+			if b.size != b.segment.size {
+				return false
+			}
+			all = append(all, a.gpu.driver.Free(b.segment.base))
+			a.segments = slices.DeleteFunc(a.segments, func(s *segment) bool { return s == b.segment })
+			a.stats.Segments--
+			a.stats.Held -= b.size
+			return true
+		})
+	}
+	return errors.Join(all...)
+}
+
+// close frees all segments. The device must have no work left.
+func (a *allocator) close() error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.closed = true
+	var all []error
+	for _, s := range a.segments {
+		all = append(all, a.gpu.driver.Free(s.base))
+	}
+	for _, b := range a.pending {
+		for _, e := range b.events {
+			all = append(all, a.gpu.driver.DestroyEvent(e))
+		}
+	}
+	a.segments, a.free, a.pending = nil, nil, nil
+	return errors.Join(all...)
+}

@@ -1,0 +1,207 @@
+package cudaipc
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/tensorpipe-go/tensorpipe/cudaipc/driver"
+	"github.com/tensorpipe-go/tensorpipe/device"
+)
+
+// gpu is one device of a Kind.
+type gpu struct {
+	kind     *Kind
+	driver   driver.Driver
+	device   device.Device
+	uuid     driver.UUID
+	unusable error // the reason; set by New only
+
+	start   sync.Mutex // guards the initialisation
+	context driver.Context
+	started bool
+
+	memory allocator
+	pinned pinnedPool
+
+	mu       sync.Mutex
+	streams  []driver.Stream // idle, for reuse
+	all      []driver.Stream // every stream that was created
+	events   []driver.Event  // idle, for reuse
+	standard *Stream         // the default stream
+	closed   bool
+}
+
+func newGPU(k *Kind, index int, o Options) *gpu {
+	g := &gpu{kind: k, driver: k.driver, device: device.Device{Kind: Name, Index: index}}
+	g.memory = allocator{gpu: g, limit: o.MemoryLimit}
+	g.pinned = pinnedPool{gpu: g}
+	return g
+}
+
+// inspect reads the properties of the device without a context, and returns an error with the
+// reason if it cannot be used.
+func (g *gpu) inspect() error {
+	fault := func(reason string, err error) error {
+		if err != nil {
+			return fmt.Errorf("cudaipc: %v: %s: %w", g.device, reason, err)
+		}
+		return fmt.Errorf("cudaipc: %v: %s", g.device, reason)
+	}
+	var err error
+	if g.uuid, err = g.driver.DeviceUUID(g.device.Index); err != nil {
+		return fault("it has no identity", err)
+	}
+	unified, err := g.driver.DeviceAttribute(driver.AttributeUnifiedAddressing, g.device.Index)
+	if err != nil || unified == 0 {
+		return fault("it does not share the address space of the host", err)
+	}
+	mode, err := g.driver.DeviceAttribute(driver.AttributeComputeMode, g.device.Index)
+	if err != nil || mode == computeModeProhibited {
+		return fault("its compute mode prohibits its use", err)
+	}
+	return nil
+}
+
+// computeModeProhibited is the compute mode in which no process may use the device.
+const computeModeProhibited = 2
+
+// enter makes the context of g current for the calling goroutine, which must call leave afterwards
+// if the error is nil. The first call initialises the context. The error matches ErrClosed or is
+// that of the driver.
+func (g *gpu) enter() error {
+	if err := g.initialise(); err != nil {
+		return err
+	}
+	return g.driver.Push(g.context)
+}
+
+func (g *gpu) leave() { g.driver.Pop() }
+
+func (g *gpu) initialise() error {
+	g.start.Lock()
+	defer g.start.Unlock()
+	if g.kind.closed.Load() {
+		return ErrClosed
+	}
+	if g.started {
+		return nil
+	}
+	c, err := g.driver.PrimaryContextRetain(g.device.Index)
+	if err != nil {
+		return fmt.Errorf("cudaipc: %v cannot be used: %w", g.device, err)
+	}
+	g.context, g.started = c, true
+	return nil
+}
+
+// takeStream returns an idle stream, or a new one. A reused stream may have work left, after which
+// later work runs. The context must be current.
+func (g *gpu) takeStream() (driver.Stream, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if n := len(g.streams); n > 0 {
+		s := g.streams[n-1]
+		g.streams = g.streams[:n-1]
+		return s, nil
+	}
+	s, err := g.driver.NewStream()
+	if err == nil {
+		g.all = append(g.all, s)
+	}
+	return s, err
+}
+
+// putStream keeps s for reuse. Streams are not destroyed before Close, because memory is kept for
+// reuse in the order of the stream on which it was used.
+func (g *gpu) putStream(s driver.Stream) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.streams = append(g.streams, s)
+}
+
+// takeEvent returns an idle event, or a new one without timing. The context must be current.
+func (g *gpu) takeEvent() (driver.Event, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if n := len(g.events); n > 0 {
+		e := g.events[n-1]
+		g.events = g.events[:n-1]
+		return e, nil
+	}
+	return g.driver.NewEvent(driver.EventDisableTiming)
+}
+
+// putEvent keeps e for reuse. Streams that wait for it go on to do so, because they wait for the
+// record and not for the event.
+func (g *gpu) putEvent(e driver.Event) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.events = append(g.events, e)
+}
+
+// order makes later work on after wait for the present work on before, a stream of g. after may be
+// a stream of another device. The context of g must be current.
+func (g *gpu) order(after, before driver.Stream) error {
+	if after == before {
+		return nil
+	}
+	e, err := g.takeEvent()
+	if err != nil {
+		return err
+	}
+	defer g.putEvent(e)
+	if err := g.driver.Record(e, before); err != nil {
+		return err
+	}
+	return g.driver.Wait(after, e)
+}
+
+// defaultStream returns the stream for buffers without one.
+func (g *gpu) defaultStream() (*Stream, error) {
+	g.mu.Lock()
+	s := g.standard
+	g.mu.Unlock()
+	if s != nil {
+		return s, nil
+	}
+	s, err := g.newStream()
+	if err != nil {
+		return nil, err
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.standard == nil {
+		g.standard = s
+	}
+	return g.standard, nil
+}
+
+// close frees everything of g, if g was ever used.
+func (g *gpu) close() error {
+	g.start.Lock()
+	defer g.start.Unlock()
+	if !g.started {
+		return nil
+	}
+	if err := g.driver.Push(g.context); err != nil {
+		return err
+	}
+	var all []error
+	for _, s := range g.all {
+		all = append(all, g.driver.SyncStream(s))
+	}
+	all = append(all, g.memory.close(), g.pinned.close())
+	g.mu.Lock()
+	g.closed = true
+	for _, e := range g.events {
+		all = append(all, g.driver.DestroyEvent(e))
+	}
+	for _, s := range g.all {
+		all = append(all, g.driver.DestroyStream(s))
+	}
+	g.mu.Unlock()
+	g.leave()
+	all = append(all, g.driver.PrimaryContextRelease(g.device.Index))
+	return errors.Join(all...)
+}
