@@ -17,6 +17,8 @@ var allowedModules = []string{"golang.org/x/sys", "github.com/libp2p/go-yamux/v4
 // a package does not depend on its modules.
 var moduleOnlyIn = map[string][]string{
 	"tensor/ops/gonumblas": {"gonum.org/v1/gonum"},
+	"cudaipc/driver":       {"github.com/ebitengine/purego"},
+	"cudaipc/cusim":        {"github.com/ebitengine/purego"},
 }
 
 // testOnly lists the packages that only tests import, and the modules that each of them may import
