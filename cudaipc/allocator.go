@@ -52,6 +52,9 @@ type segment struct {
 	base  driver.Ptr
 	size  int
 	small bool
+
+	importers []*ipcEnd        // whose peers may have mapped it
+	handle    driver.IPCHandle // if there is one
 }
 
 // block is a part of a segment. The blocks of a segment are linked in the order of their addresses.
@@ -352,7 +355,8 @@ func (a *allocator) merge(b *block) {
 	a.insert(b)
 }
 
-// trim returns segments without used blocks to the driver, which waits for the device.
+// trim returns segments without used blocks to the driver, which waits for the device. Segments that
+// another process may have mapped stay.
 func (a *allocator) trim() error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -360,7 +364,7 @@ func (a *allocator) trim() error {
 	var all []error
 	for stream, list := range a.free {
 		a.free[stream] = slices.DeleteFunc(list, func(b *block) bool {
-			if b.size != b.segment.size {
+			if b.size != b.segment.size || b.segment.exported() {
 				return false
 			}
 			all = append(all, a.gpu.driver.Free(b.segment.base))
@@ -373,13 +377,18 @@ func (a *allocator) trim() error {
 	return errors.Join(all...)
 }
 
-// close frees all segments. The device must have no work left.
-func (a *allocator) close() error {
+// close frees all segments, except those that another process may have mapped, and reports whether
+// there are such. The device must have no work left.
+func (a *allocator) close() (exported bool, err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.closed = true
 	var all []error
 	for _, s := range a.segments {
+		if s.exported() {
+			exported = true
+			continue
+		}
 		all = append(all, a.gpu.driver.Free(s.base))
 	}
 	for _, b := range a.pending {
@@ -388,5 +397,5 @@ func (a *allocator) close() error {
 		}
 	}
 	a.segments, a.free, a.pending = nil, nil, nil
-	return errors.Join(all...)
+	return exported, errors.Join(all...)
 }

@@ -28,8 +28,9 @@ type gpu struct {
 	streams  []driver.Stream // idle, for reuse
 	all      []driver.Stream // every stream that was created
 	events   []driver.Event  // idle, for reuse
+	shared   []driver.Event  // every event for other processes
+	retired  []retiredEvent  // of shared, that peers may still use
 	standard *Stream         // the default stream
-	closed   bool
 }
 
 func newGPU(k *Kind, index int, o Options) *gpu {
@@ -177,7 +178,8 @@ func (g *gpu) defaultStream() (*Stream, error) {
 	return g.standard, nil
 }
 
-// close frees everything of g, if g was ever used.
+// close frees everything of g, if g was ever used. If another process may have mapped memory of g, that memory and
+// the context stay until the process ends, because freeing them would pull the memory from under the peer.
 func (g *gpu) close() error {
 	g.start.Lock()
 	defer g.start.Unlock()
@@ -191,17 +193,24 @@ func (g *gpu) close() error {
 	for _, s := range g.all {
 		all = append(all, g.driver.SyncStream(s))
 	}
-	all = append(all, g.memory.close(), g.pinned.close())
+	exported, err := g.memory.close()
+	all = append(all, err, g.pinned.close())
 	g.mu.Lock()
-	g.closed = true
 	for _, e := range g.events {
 		all = append(all, g.driver.DestroyEvent(e))
 	}
 	for _, s := range g.all {
 		all = append(all, g.driver.DestroyStream(s))
 	}
+	if !exported {
+		for _, e := range g.shared {
+			all = append(all, g.driver.DestroyEvent(e))
+		}
+	}
 	g.mu.Unlock()
 	g.leave()
-	all = append(all, g.driver.PrimaryContextRelease(g.device.Index))
+	if !exported {
+		all = append(all, g.driver.PrimaryContextRelease(g.device.Index))
+	}
 	return errors.Join(all...)
 }

@@ -39,9 +39,10 @@ type Options struct {
 // The context of a device is the primary one, which the Kind shares with other libraries of the
 // process. It is initialised when the device is first used.
 type Kind struct {
-	driver driver.Driver
-	gpus   []*gpu // by index
-	closed atomic.Bool
+	driver  driver.Driver
+	gpus    []*gpu // by index
+	closed  atomic.Bool
+	imports importTable
 }
 
 var _ device.Kind = (*Kind)(nil)

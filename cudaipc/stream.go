@@ -23,7 +23,7 @@ type Stream struct {
 
 var _ device.Stream = (*Stream)(nil)
 
-// NewStream returns a stream on d, which does not wait for other streams by itself. The error
+// NewStream returns a stream on d, which does not wait for the default stream. The error
 // matches device.ErrDevice or ErrClosed, or is that of the driver.
 func (k *Kind) NewStream(d device.Device) (device.Stream, error) {
 	g, err := k.gpuOf(d)

@@ -111,7 +111,7 @@ func (l *libcuda) functions() map[string]*uintptr {
 }
 
 // call calls the function at fn and returns nil or a [*CallError] with the name. Pointers must be
-// converted to uintptr in the expression of the call: the directive keeps what they point to alive
+// converted to uintptr in the expression of the call: the directive keeps their targets alive
 // and in place. It allocates.
 //
 //go:uintptrescapes

@@ -27,6 +27,12 @@ type Config struct {
 	// Streams is set if Describe, Pull and the Source enqueue their work on the streams of buffers, of
 	// any device. Otherwise buffers must be host memory, and the Engine waits for their streams.
 	Streams bool
+
+	// Acknowledge is set if a pull may read memory that the sender has revoked before. A Recv then
+	// completes without error only after the sender has confirmed that it had not revoked the tensor.
+	// In this mode the Protocol is closed before the connections, so that the peer knows that this end has
+	// unmapped its memory. The channel must have one connection.
+	Acknowledge bool
 }
 
 // Engine is one end of a channel with one or two connections. It implements [channel.Channel]. One
@@ -188,6 +194,9 @@ func (e *Engine) handleCopied(id uint64) error {
 	}
 	if err == nil {
 		delete(e.sends, id)
+		if s != nil && e.Acknowledge {
+			e.writer.Push(Frame{Kind: Acknowledged, ID: id})
+		}
 	}
 	e.mu.Unlock()
 	if s != nil && err == nil {
@@ -237,8 +246,10 @@ func (s *sendOp) end(cause error) {
 // release closes link and completes all Sends and Recvs with the error of the channel, except Recvs
 // that are being pulled, which Finish completes. It also closes the Protocol. It returns the error
 // of closing link. e.lifecycle calls it once, at the end of the channel, without mu.
-func (e *Engine) release(link channel.Link) error {
-	err := channel.CloseLink(link)
+func (e *Engine) release(link channel.Link) (err error) {
+	if !e.Acknowledge {
+		err = channel.CloseLink(link)
+	}
 	e.writer.Close()
 	cause := e.lifecycle.Err()
 	e.mu.Lock()
@@ -261,5 +272,8 @@ func (e *Engine) release(link channel.Link) error {
 		r.Done(cause)
 	}
 	e.Protocol.Close()
+	if e.Acknowledge {
+		err = channel.CloseLink(link)
+	}
 	return err
 }

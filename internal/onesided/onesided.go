@@ -75,6 +75,9 @@ const (
 	Revoke
 	// Copied confirms that the receiver has pulled a tensor; it is written to the last connection.
 	Copied
+	// Acknowledged confirms, with Config.Acknowledge, that a tensor was valid when the sender received
+	// Copied.
+	Acknowledged
 )
 
 // Scheduler is an optional interface of a Protocol. It determines when and on which goroutines tensors

@@ -1,6 +1,7 @@
 package onesided
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -21,6 +22,7 @@ type Recv struct {
 	// Guarded by Engine.mu:
 	memoryReady bool  // Buf may be written to
 	pulling     bool  // Memory is set, and does not change
+	pulled      bool  // it waits for Acknowledged
 	cause       error // of an Abort
 }
 
@@ -123,7 +125,8 @@ func (r *Recv) Stopped() error {
 
 // Finish ends the pulling of r with err, the result that Pull has returned or would return. If err
 // is nil, r completes without error, even after an Abort or the end of the channel, and the peer is
-// informed unless the channel has ended. If err is not nil, r completes with the cause of an Abort
+// informed unless the channel has ended; with Config.Acknowledge, r completes when the peer has
+// acknowledged that, or with the cause of an Abort or of the end of the channel. If err is not nil, r completes with the cause of an Abort
 // or of the end of the channel, if there was one. Otherwise, if err matches channel.ErrAborted, r
 // stays and waits for an Abort; if err matches io.ErrUnexpectedEOF, the channel ends with err, and
 // r with it; with any other error r completes with the result of WrapError.
@@ -139,6 +142,14 @@ func (r *Recv) Finish(err error) {
 	case err == nil:
 		if len(e.conns) == 1 {
 			e.writer.Push(Frame{Kind: Copied, ID: r.ID}) // dropped after the end of the channel
+		}
+		if e.Acknowledge {
+			if r.cause == nil && ended == nil {
+				r.pulled = true
+				e.mu.Unlock()
+				return
+			}
+			err = cmp.Or(r.cause, ended)
 		}
 	case r.cause != nil:
 		err = r.cause
@@ -210,6 +221,8 @@ func (e *Engine) handle(conn int, text []byte) error {
 		return err
 	case Copied:
 		return e.handleCopied(f.ID)
+	case Acknowledged:
+		return e.handleAcknowledged(f.ID)
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -232,7 +245,7 @@ func (e *Engine) handleDescription(f Frame) (inline *Recv, err error) {
 		return nil, e.lifecycle.Err()
 	}
 	r := e.recvs[f.ID]
-	if _, twice := e.unmatched[f.ID]; twice || r != nil && r.pulling {
+	if _, twice := e.unmatched[f.ID]; twice || r != nil && (r.pulling || r.pulled) {
 		return nil, fmt.Errorf("%w: transfer %d was described twice", channel.ErrProtocol, f.ID)
 	}
 	if r != nil && r.memoryReady {
@@ -248,6 +261,26 @@ func (e *Engine) handleDescription(f Frame) (inline *Recv, err error) {
 	}
 	e.unmatched[f.ID] = f.Remote
 	return nil, nil
+}
+
+// handleAcknowledged completes the Recv with the given id, which has been pulled, without error. An
+// id without a Recv, because that was aborted, is ignored. If it has not been pulled, the error
+// matches channel.ErrProtocol, and the caller must end the channel.
+func (e *Engine) handleAcknowledged(id uint64) error {
+	e.mu.Lock()
+	r := e.recvs[id]
+	if r != nil && r.pulled {
+		delete(e.recvs, id)
+	}
+	e.mu.Unlock()
+	switch {
+	case r == nil:
+		return nil
+	case !r.pulled:
+		return fmt.Errorf("%w: transfer %d was acknowledged before it was copied", channel.ErrProtocol, id)
+	}
+	r.Done(nil)
+	return nil
 }
 
 // pullInOrder pulls the tensors of the Recvs in e.pulls one after the other, and calls Finish for

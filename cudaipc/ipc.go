@@ -1,0 +1,138 @@
+package cudaipc
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/tensorpipe-go/tensorpipe/channel"
+	"github.com/tensorpipe-go/tensorpipe/cudaipc/driver"
+	"github.com/tensorpipe-go/tensorpipe/device"
+	"github.com/tensorpipe-go/tensorpipe/internal/nop"
+	"github.com/tensorpipe-go/tensorpipe/internal/sysid"
+)
+
+// IPCName is the name of the channel between two processes in TensorPipe's handshake.
+const IPCName = "cuda_ipc"
+
+// IPC is a factory of channels between GPUs of two processes of one machine: the receiver maps the
+// sender's memory and copies it once, on its own stream. See [NewIPC].
+type IPC struct{ kind *Kind }
+
+var _ channel.Factory = (*IPC)(nil)
+
+// NewIPC returns a factory of channels for the devices of kind. The devices of a pair are one GPU, or
+// two that can access each other's memory.
+func NewIPC(kind *Kind) *IPC { return &IPC{kind} }
+
+// Viable returns nil if the kind has a usable device and this process can be identified, and
+// otherwise the reason.
+func (f *IPC) Viable() error {
+	if _, err := sysid.BootID(); err != nil {
+		return err
+	}
+	return f.kind.Viable()
+}
+
+// DeviceDescriptors returns the descriptor of each usable GPU, in TensorPipe's form: the id of the
+// running kernel, the process, and the UUID of the GPU. It initialises no context.
+func (f *IPC) DeviceDescriptors() map[device.Device]string {
+	boot, err := sysid.BootID()
+	if err != nil {
+		return nil
+	}
+	out := make(map[device.Device]string)
+	for _, g := range f.kind.gpus {
+		if g.unusable == nil {
+			out[g.device] = ipcPlace{boot: boot, pid: int64(os.Getpid()), uuid: uuidText(g.uuid)}.encode()
+		}
+	}
+	return out
+}
+
+// ipcPlace is the content of a device descriptor.
+type ipcPlace struct {
+	boot string
+	pid  int64
+	uuid string
+}
+
+func (p ipcPlace) encode() string {
+	dst := nop.AppendStructHeader(nil, 3)
+	dst = nop.AppendString(dst, p.boot)
+	dst = nop.AppendInt(dst, p.pid)
+	return string(nop.AppendString(dst, p.uuid))
+}
+
+func decodePlace(text string) (p ipcPlace, ok bool) {
+	d := nop.NewDecoder([]byte(text))
+	d.Struct(3)
+	p.boot = string(d.Bytes())
+	p.pid = d.Int64()
+	p.uuid = string(d.Bytes())
+	return p, d.Finish() == nil
+}
+
+// uuidText returns u as 32 digits in groups of 8, 4, 4, 4 and 12.
+func uuidText(u driver.UUID) string {
+	h := hex.EncodeToString(u[:])
+	return h[:8] + "-" + h[8:12] + "-" + h[12:16] + "-" + h[16:20] + "-" + h[20:]
+}
+
+// CanCommunicate reports whether the two GPUs are in one machine and in two processes, because a
+// process cannot map memory that it has exported itself, and whether they are one GPU or this process
+// sees both and each can access the memory of the other.
+func (f *IPC) CanCommunicate(local, remote string) bool {
+	here, ok := decodePlace(local)
+	there, known := decodePlace(remote)
+	if !ok || !known || here.boot != there.boot || here.pid == there.pid {
+		return false
+	}
+	near, far := f.gpuWith(here.uuid), f.gpuWith(there.uuid)
+	if near == nil || far == nil {
+		return false
+	}
+	return near == far || f.kind.canAccess(near, far) && f.kind.canAccess(far, near)
+}
+
+func (f *IPC) gpuWith(uuid string) *gpu {
+	for _, g := range f.kind.gpus {
+		if g.unusable == nil && uuidText(g.uuid) == uuid {
+			return g
+		}
+	}
+	return nil
+}
+
+// canAccess reports whether work on g can access memory of peer.
+func (k *Kind) canAccess(g, peer *gpu) bool {
+	ok, err := k.driver.DeviceCanAccessPeer(g.device.Index, peer.device.Index)
+	return ok && err == nil
+}
+
+// Connections returns 1 in the native dialect, and TensorPipe's 2 in the compatible one.
+func (f *IPC) Connections(native bool) int {
+	if native {
+		return 1
+	}
+	return 2
+}
+
+// New returns this end of a channel, which owns the connections of link. It initialises no context.
+func (f *IPC) New(_ context.Context, link channel.Link, _ channel.Role) (channel.Channel, error) {
+	err := channel.CheckLink(link, f.Connections(link.Native))
+	if err == nil {
+		if err = f.Viable(); err == nil && !link.Native {
+			err = fmt.Errorf("the compatible dialect: %w", errors.ErrUnsupported)
+		}
+		if err != nil {
+			_ = channel.CloseLink(link)
+		}
+	}
+	if err != nil {
+		return nil, &channel.Error{Channel: IPCName, Peer: link.Peer, Err: err}
+	}
+	return newIPCEnd(f.kind, link), nil
+}

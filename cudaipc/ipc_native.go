@@ -1,0 +1,278 @@
+package cudaipc
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"sync"
+	"sync/atomic"
+
+	"github.com/tensorpipe-go/tensorpipe/channel"
+	"github.com/tensorpipe-go/tensorpipe/cudaipc/driver"
+	"github.com/tensorpipe-go/tensorpipe/device"
+	"github.com/tensorpipe-go/tensorpipe/internal/onesided"
+)
+
+// Sizes of frames. Every frame begins with its kind, three reserved bytes, the process of its
+// sender, and the id of the transfer. A description continues with the size of the tensor, its
+// offset in the allocation, and the handles of the allocation and of an event. Numbers are
+// little-endian.
+const (
+	ipcHead        = 16
+	ipcDescription = ipcHead + 16 + 2*64
+)
+
+// ipcEnd is one end of a channel in the native dialect. It implements [onesided.Protocol] and
+// [onesided.Scheduler].
+//
+// The sender of a tensor records an event of its own on the tensor's stream and sends handles of the
+// memory and of the event. The receiver maps both, makes its stream wait for the event, enqueues the
+// copy, and records the same event after it. Once the sender knows that, its stream waits for the
+// event, so that the memory can be changed in stream order. Neither end waits for a device.
+//
+// A copy that is enqueued cannot be recalled. If the sender revokes the tensor after that, the copy
+// may read bytes of later tensors; the receiver drops them, because the sender does not acknowledge
+// the transfer. The memory itself stays mapped: the sender returns it to the driver only when the peer
+// has unmapped it or is gone.
+type ipcEnd struct {
+	kind   *Kind
+	engine *onesided.Engine
+	link   channel.Link
+
+	peer     atomic.Int64 // process of the peer, 0 if it is not known yet
+	unmapped atomic.Bool  // the peer has closed the channel, and unmapped this end's memory before that
+
+	mu      sync.Mutex
+	closed  bool
+	events  map[*gpu][]*sharedEvent // idle; events are not shared between peers
+	imports map[importKey]struct{}  // of this end in kind.imports
+	warned  bool                    // about memory without a handle
+}
+
+// newIPCEnd returns an end over link and starts its goroutines.
+func newIPCEnd(kind *Kind, link channel.Link) channel.Channel {
+	p := &ipcEnd{kind: kind, events: make(map[*gpu][]*sharedEvent), imports: make(map[importKey]struct{})}
+	broken := link.Broken
+	link.Broken = func(err error) {
+		p.unmapped.Store(errors.Is(err, io.EOF))
+		broken(err)
+	}
+	p.link = link
+	p.engine = onesided.New(link, onesided.Config{
+		Protocol:    p,
+		MaxFrame:    ipcDescription,
+		WrapError:   func(err error) error { return &channel.Error{Channel: IPCName, Peer: link.Peer, Err: err} },
+		Streams:     true,
+		Acknowledge: true,
+	})
+	p.engine.Run()
+	return p.engine
+}
+
+// ipcSource is a tensor of this end that the peer may copy.
+type ipcSource struct {
+	end    *ipcEnd
+	stream *Stream
+	event  *sharedEvent
+	memory driver.IPCHandle
+	offset uint64
+	size   uint64
+	src    device.Buffer // kept reachable
+	staged *Memory       // a copy of src, if that has no handle
+}
+
+// Describe implements [onesided.Protocol]. It records an event on src's stream. Memory that has no
+// handle for other processes is copied to memory that has one, on that stream. The error matches
+// device.ErrMemory or ErrOutOfMemory, or is that of the driver.
+func (p *ipcEnd) Describe(src device.Buffer) (onesided.Source, error) {
+	m, at, err := p.kind.memoryOf(src)
+	if err != nil {
+		return nil, err
+	}
+	s := &ipcSource{end: p, src: src, size: uint64(src.Len())}
+	if s.stream, err = m.gpu.streamOf(src); err != nil {
+		return nil, err
+	}
+	if err := m.gpu.enter(); err != nil {
+		return nil, err
+	}
+	defer m.gpu.leave()
+	if !m.gpu.hasHandle(m) {
+		p.warn(src.Device())
+		if s.staged, err = m.gpu.alloc(src.Len(), s.stream); err != nil {
+			return nil, err
+		}
+		if err := m.gpu.driver.Copy(s.staged.ptr, at, src.Len(), s.stream.handle); err != nil {
+			return nil, err
+		}
+		m, at = s.staged, s.staged.ptr
+	}
+	m.usedOn(s.stream)
+	base, handle, err := m.gpu.export(m, p)
+	if err != nil {
+		return nil, err
+	}
+	s.memory, s.offset = handle, uint64(at-base)
+	if s.event, err = p.takeEvent(m.gpu); err != nil {
+		return nil, err
+	}
+	if err := m.gpu.driver.Record(s.event.handle, s.stream.handle); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// warn logs, once for each channel, that tensors are copied once more.
+func (p *ipcEnd) warn(d device.Device) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.warned {
+		p.warned = true
+		p.link.Logger.Warn("cuda_ipc copies tensors once more, because their memory has no handle for other processes",
+			"device", d.String(), "peer", p.link.Peer)
+	}
+}
+
+// Copied implements [onesided.Source]. It makes the stream of the tensor wait for the peer's copy.
+func (s *ipcSource) Copied() error {
+	g := s.stream.gpu
+	if err := g.enter(); err != nil {
+		return err
+	}
+	defer g.leave()
+	if err := g.driver.Wait(s.stream.handle, s.event.handle); err != nil {
+		return err
+	}
+	if s.staged != nil {
+		s.staged.release()
+	}
+	s.end.putEvent(s.event)
+	return nil
+}
+
+// Revoke implements [onesided.Source]. It does not wait. The event is not used again before the
+// peer is gone, because the peer may record it later.
+func (s *ipcSource) Revoke() { s.event.gpu.retire(s.event, s.end) }
+
+// Append implements [onesided.Protocol].
+func (p *ipcEnd) Append(dst []byte, f onesided.Frame) []byte {
+	dst = append(dst, byte(f.Kind), 0, 0, 0)
+	dst = binary.LittleEndian.AppendUint32(dst, uint32(os.Getpid()))
+	dst = binary.LittleEndian.AppendUint64(dst, f.ID)
+	if f.Kind != onesided.Describe {
+		return dst
+	}
+	s := f.Source.(*ipcSource)
+	dst = binary.LittleEndian.AppendUint64(dst, s.size)
+	dst = binary.LittleEndian.AppendUint64(dst, s.offset)
+	dst = append(dst, s.memory[:]...)
+	return append(dst, s.event.ipc[:]...)
+}
+
+// ipcRemote is a tensor of the peer.
+type ipcRemote struct {
+	memory, event driver.IPCHandle
+	offset        uint64
+}
+
+// Decode implements [onesided.Protocol]. The error matches channel.ErrProtocol.
+func (p *ipcEnd) Decode(_ int, text []byte) (f onesided.Frame, err error) {
+	f.Kind = onesided.Kind(text[0])
+	want := ipcHead
+	if f.Kind == onesided.Describe {
+		want = ipcDescription
+	}
+	if len(text) != want || f.Kind < onesided.Describe || f.Kind > onesided.Acknowledged || text[1]|text[2]|text[3] != 0 {
+		return f, fmt.Errorf("%w: a frame of %d bytes of kind %d", channel.ErrProtocol, len(text), text[0])
+	}
+	pid := binary.LittleEndian.Uint32(text[4:])
+	if pid == 0 || pid > 1<<31-1 || !p.peer.CompareAndSwap(0, int64(pid)) && p.peer.Load() != int64(pid) {
+		return f, fmt.Errorf("%w: a frame of process %d", channel.ErrProtocol, pid)
+	}
+	f.ID = binary.LittleEndian.Uint64(text[8:])
+	if f.Kind == onesided.Describe {
+		r := &ipcRemote{offset: binary.LittleEndian.Uint64(text[ipcHead+8:])}
+		rest := text[ipcHead+16:]
+		rest = rest[copy(r.memory[:], rest):]
+		copy(r.event[:], rest)
+		f.Remote = onesided.Remote{Memory: r, Size: binary.LittleEndian.Uint64(text[ipcHead:]), Pieces: 1}
+	}
+	return f, nil
+}
+
+// Start implements [onesided.Scheduler]. Enqueueing a copy does not block, so that the goroutine that
+// reads frames does it.
+func (p *ipcEnd) Start(r *onesided.Recv, reading bool) (inline bool) {
+	if !reading {
+		p.engine.Go(func() { r.Finish(p.Pull(r)) })
+	}
+	return reading
+}
+
+// Stop implements [onesided.Scheduler]. A copy is enqueued in one step, so that it cannot be ended
+// early.
+func (p *ipcEnd) Stop(*onesided.Recv, error) (idle bool) { return false }
+
+// Pull implements [onesided.Protocol]. It enqueues the copy on the stream of r.Buf. The error is
+// r.Stopped's, or matches device.ErrMemory, or channel.ErrProtocol if the tensor is not within the
+// peer's allocation, or is that of the driver.
+func (p *ipcEnd) Pull(r *onesided.Recv) error {
+	if err := r.Stopped(); err != nil {
+		return err
+	}
+	m, at, err := p.kind.memoryOf(r.Buf)
+	if err != nil {
+		return err
+	}
+	g := m.gpu
+	s, err := g.streamOf(r.Buf)
+	if err != nil {
+		return err
+	}
+	remote := r.Memory.(*ipcRemote)
+	if err := g.enter(); err != nil {
+		return err
+	}
+	defer g.leave()
+	memory, event, err := p.open(g, remote)
+	if err != nil {
+		return err
+	}
+	n := uint64(r.Buf.Len())
+	if remote.offset > uint64(memory.size) || n > uint64(memory.size)-remote.offset {
+		return fmt.Errorf("%w: a tensor of %d bytes at %d in an allocation of %d", channel.ErrProtocol, n, remote.offset, memory.size)
+	}
+	if err := g.driver.Wait(s.handle, event.event); err != nil {
+		return err
+	}
+	if err := g.driver.Copy(at, memory.ptr+driver.Ptr(remote.offset), int(n), s.handle); err != nil {
+		return err
+	}
+	m.usedOn(s)
+	return g.driver.Record(event.event, s.handle)
+}
+
+// Close implements [onesided.Protocol]. It unmaps the peer's memory that no other channel uses, for
+// which the driver waits for the device, and keeps the events of this end until the peer is gone.
+func (p *ipcEnd) Close() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.closed = true
+	for key := range p.imports {
+		p.kind.imports.release(key)
+	}
+	for g, events := range p.events {
+		for _, e := range events {
+			g.retire(e, p)
+		}
+	}
+	p.events, p.imports = nil, nil
+}
+
+// gone reports whether the peer uses nothing of this end any more: it has closed the channel, or its
+// process has ended.
+func (p *ipcEnd) gone() bool {
+	return p.unmapped.Load() || !processLives(int(p.peer.Load()))
+}

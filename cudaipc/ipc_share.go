@@ -1,0 +1,238 @@
+package cudaipc
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"sync"
+	"syscall"
+
+	"github.com/tensorpipe-go/tensorpipe/channel"
+	"github.com/tensorpipe-go/tensorpipe/cudaipc/driver"
+	"github.com/tensorpipe-go/tensorpipe/device"
+)
+
+// sharedEvent is an event of this process that a peer waits for and records.
+type sharedEvent struct {
+	gpu    *gpu
+	handle driver.Event
+	ipc    driver.IPCHandle
+}
+
+// retiredEvent is an event that may be used again when the peer of end is gone.
+type retiredEvent struct {
+	*sharedEvent
+	end *ipcEnd
+}
+
+// takeEvent returns an event of g for one transfer to the peer of p. The context must be current.
+func (p *ipcEnd) takeEvent(g *gpu) (*sharedEvent, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if list := p.events[g]; len(list) > 0 {
+		p.events[g] = list[:len(list)-1]
+		return list[len(list)-1], nil
+	}
+	return g.newSharedEvent()
+}
+
+// putEvent keeps e for later transfers to the same peer.
+func (p *ipcEnd) putEvent(e *sharedEvent) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		e.gpu.retire(e, p)
+		return
+	}
+	p.events[e.gpu] = append(p.events[e.gpu], e)
+}
+
+// newSharedEvent returns an event whose last peer is gone, or a new one. The context must be current.
+func (g *gpu) newSharedEvent() (*sharedEvent, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	i := slices.IndexFunc(g.retired, func(e retiredEvent) bool { return e.end.gone() })
+	if i >= 0 {
+		e := g.retired[i].sharedEvent
+		g.retired = slices.Delete(g.retired, i, i+1)
+		return e, nil
+	}
+	handle, err := g.driver.NewEvent(driver.EventDisableTiming | driver.EventInterprocess)
+	if err != nil {
+		return nil, err
+	}
+	g.shared = append(g.shared, handle)
+	ipc, err := g.driver.EventHandle(handle)
+	if err != nil {
+		return nil, err
+	}
+	return &sharedEvent{gpu: g, handle: handle, ipc: ipc}, nil
+}
+
+// retire keeps e until the peer of end is gone.
+func (g *gpu) retire(e *sharedEvent, end *ipcEnd) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.retired = append(g.retired, retiredEvent{e, end})
+}
+
+// streamOf returns the stream of b, or the default stream of g if it has none.
+func (g *gpu) streamOf(b device.Buffer) (*Stream, error) {
+	if s, ok := b.Stream().(*Stream); ok {
+		return s, nil
+	}
+	return g.defaultStream()
+}
+
+// hasHandle reports whether other processes can map m: memory of the allocator, and memory of the
+// application unless it comes from a pool or from virtual memory management.
+func (g *gpu) hasHandle(m *Memory) bool {
+	if m.block != nil {
+		return true
+	}
+	v, err := g.driver.PointerAttribute(driver.PointerLegacyIPC, m.ptr)
+	return err == nil && v != 0
+}
+
+// export returns the base address of the allocation of m and its handle, and records that the peer of
+// end may map it. The context must be current.
+func (g *gpu) export(m *Memory, end *ipcEnd) (driver.Ptr, driver.IPCHandle, error) {
+	if m.block == nil {
+		base, _, err := g.driver.AddressRange(m.ptr)
+		if err != nil {
+			return 0, driver.IPCHandle{}, err
+		}
+		h, err := g.driver.MemHandle(base)
+		return base, h, err
+	}
+	g.memory.mu.Lock()
+	defer g.memory.mu.Unlock()
+	s := m.block.segment
+	if len(s.importers) == 0 {
+		h, err := g.driver.MemHandle(s.base)
+		if err != nil {
+			return 0, h, err
+		}
+		s.handle = h
+	}
+	if !slices.Contains(s.importers, end) {
+		s.importers = append(s.importers, end)
+	}
+	return s.base, s.handle, nil
+}
+
+// exported reports whether another process may have mapped s. The caller holds the allocator's mu.
+func (s *segment) exported() bool {
+	s.importers = slices.DeleteFunc(s.importers, (*ipcEnd).gone)
+	return len(s.importers) > 0
+}
+
+// processLives reports whether the process exists. 0 stands for one that is not known, which may.
+func processLives(pid int) bool {
+	if pid == 0 {
+		return true
+	}
+	p, err := os.FindProcess(pid)
+	if err != nil {
+		return false
+	}
+	defer func() { _ = p.Release() }()
+	err = p.Signal(syscall.Signal(0))
+	return !errors.Is(err, os.ErrProcessDone) && !errors.Is(err, syscall.ESRCH)
+}
+
+// maxImports bounds the allocations and events of one peer that one channel maps.
+const maxImports = 1 << 14
+
+// importKey names memory or an event of another process, as mapped for one device.
+type importKey struct {
+	gpu    *gpu
+	handle driver.IPCHandle
+}
+
+// imported is mapped memory, or an event, of another process.
+type imported struct {
+	ptr   driver.Ptr // 0 for an event
+	size  int
+	event driver.Event
+	users int // channels
+}
+
+// importTable has what the channels of a Kind have mapped. Each thing is mapped once, because the
+// driver may refuse to map it twice, and unmapped when the last channel that uses it has closed.
+type importTable struct {
+	mu  sync.Mutex
+	all map[importKey]*imported
+}
+
+// open maps the memory and the event of remote for use on g. The context must be current. The error
+// matches channel.ErrProtocol if the peer has described too much memory, or is that of the driver.
+func (p *ipcEnd) open(g *gpu, remote *ipcRemote) (memory, event *imported, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		return nil, nil, channel.ErrClosed
+	}
+	memory, err = p.use(importKey{g, remote.memory}, func(i *imported) (err error) {
+		if i.ptr, err = g.driver.OpenMem(&remote.memory); err == nil {
+			_, i.size, err = g.driver.AddressRange(i.ptr)
+		}
+		return err
+	})
+	if err == nil {
+		event, err = p.use(importKey{g, remote.event}, func(i *imported) (err error) {
+			i.event, err = g.driver.OpenEvent(&remote.event)
+			return err
+		})
+	}
+	return memory, event, err
+}
+
+// use returns what key names, and opens it if no channel has done so. The caller holds mu.
+func (p *ipcEnd) use(key importKey, open func(*imported) error) (*imported, error) {
+	t := &p.kind.imports
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	i := t.all[key]
+	if _, own := p.imports[key]; own {
+		return i, nil
+	}
+	if len(p.imports) >= maxImports {
+		return nil, fmt.Errorf("%w: more than %d allocations and events", channel.ErrProtocol, maxImports)
+	}
+	if i == nil {
+		i = &imported{}
+		if err := open(i); err != nil {
+			return nil, err
+		}
+		if t.all == nil {
+			t.all = make(map[importKey]*imported)
+		}
+		t.all[key] = i
+	}
+	i.users++
+	p.imports[key] = struct{}{}
+	return i, nil
+}
+
+// release unmaps what key names, if no other channel uses it. The driver waits for the device.
+func (t *importTable) release(key importKey) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	i := t.all[key]
+	if i.users--; i.users > 0 {
+		return
+	}
+	delete(t.all, key)
+	if key.gpu.enter() != nil {
+		return // closed, or the device has failed
+	}
+	defer key.gpu.leave()
+	// After an error of the driver nothing more can be done.
+	if i.ptr != 0 {
+		_ = key.gpu.driver.CloseMem(i.ptr)
+	} else {
+		_ = key.gpu.driver.DestroyEvent(i.event)
+	}
+}
