@@ -1,0 +1,94 @@
+/* The program: replay SCENARIO runs one scenario, replay lists them. */
+#include "replay.h"
+
+static const struct scenario {
+    const char *name;
+    void (*run)(void);
+    bool is_child;
+} scenarios[] = {
+    {"memory", scenario_memory, false},
+    {"attributes", scenario_attributes, false},
+    {"devices", scenario_devices, false},
+    {"contexts", scenario_contexts, false},
+    {"host", scenario_host, false},
+    {"streams", scenario_streams, false},
+    {"default_stream", scenario_default_stream, false},
+    {"threads", scenario_threads, false},
+    {"events", scenario_events, false},
+    {"hold", scenario_hold, false},
+    {"late", scenario_late, false},
+    {"drop", scenario_drop, false},
+    {"kernels", scenario_kernels, false},
+    {"launch", scenario_launch, false},
+    {"failures", scenario_failures, false},
+    {"ipc", scenario_ipc, false},
+    {"ipc_misuse", scenario_ipc_misuse, false},
+    {"ipc_dead", scenario_ipc_dead, false},
+    {"child_ipc", child_ipc, true},
+    {"child_ipc_misuse", child_ipc_misuse, true},
+    {"child_ipc_dead", child_ipc_dead, true},
+};
+
+enum { SCENARIOS = sizeof scenarios / sizeof *scenarios };
+
+CUcontext use_device(int device)
+{
+    CUcontext ctx;
+    OK(cuInit(0));
+    OK(cuDevicePrimaryCtxRetain(&ctx, device));
+    OK(cuCtxSetCurrent(ctx));
+    return ctx;
+}
+
+CUstream new_stream(void)
+{
+    CUstream s;
+    OK(cuStreamCreate(&s, CU_STREAM_NON_BLOCKING));
+    return s;
+}
+
+CUevent new_event(unsigned flags)
+{
+    CUevent e;
+    OK(cuEventCreate(&e, flags));
+    return e;
+}
+
+CUdeviceptr new_memory(size_t bytes)
+{
+    CUdeviceptr p;
+    OK(cuMemAlloc_v2(&p, bytes));
+    return p;
+}
+
+uint32_t *new_host(size_t words)
+{
+    void *p;
+    OK(cuMemHostAlloc(&p, 4 * words, CU_MEMHOSTALLOC_PORTABLE));
+    return p;
+}
+
+size_t count_wrong(CUdeviceptr from, size_t words, uint32_t want)
+{
+    size_t wrong = 0;
+    uint32_t *host = malloc(4 * words);
+    EXPECT(host != NULL);
+    OK(cuMemcpyDtoH_v2(host, from, 4 * words));
+    for (size_t i = 0; i < words; i++)
+        wrong += host[i] != want;
+    free(host);
+    return wrong;
+}
+
+int main(int argc, char **argv)
+{
+    for (int i = 0; i < SCENARIOS; i++) {
+        if (argc < 2 && !scenarios[i].is_child)
+            printf("%s\n", scenarios[i].name);
+        if (argc == 2 && strcmp(argv[1], scenarios[i].name) == 0) {
+            scenarios[i].run();
+            return 0;
+        }
+    }
+    return argc < 2 ? 0 : 2;
+}
