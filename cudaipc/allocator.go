@@ -3,13 +3,11 @@ package cudaipc
 import (
 	"cmp"
 	"errors"
-	"fmt"
 	"runtime"
 	"slices"
 	"sync"
 
 	"github.com/tensorpipe-go/tensorpipe/cudaipc/driver"
-	"github.com/tensorpipe-go/tensorpipe/device"
 )
 
 // Sizes of the allocator in bytes.
@@ -53,7 +51,7 @@ type segment struct {
 	size  int
 	small bool
 
-	importers []*ipcEnd        // whose peers may have mapped it
+	importers []importer       // whose peers may have mapped it
 	handle    driver.IPCHandle // if there is one
 }
 
@@ -68,41 +66,6 @@ type block struct {
 	others     []driver.Stream // further streams that have used it, while in use
 	events     []driver.Event  // that must complete before it is free
 }
-
-// MemoryStats are the statistics of the memory of one device, in bytes and numbers.
-type MemoryStats struct {
-	InUse     int    // bytes of blocks in use, rounded up
-	PeakInUse int    // the maximum of InUse
-	Held      int    // bytes allocated from the driver: in use, pending and kept for reuse
-	Segments  int    // allocations of the driver
-	Pending   int    // bytes that become free when work on other streams has completed
-	Allocs    uint64 // blocks that were allocated
-	Frees     uint64 // blocks that were freed
-	Moved     uint64 // blocks that one stream has taken over from another
-}
-
-// MemoryError reports that a device has no memory for an allocation. It matches ErrOutOfMemory.
-type MemoryError struct {
-	Device device.Device
-	Size   int // of the allocation, in bytes
-	Stats  MemoryStats
-	Limit  int // Options.MemoryLimit
-}
-
-func (e *MemoryError) Error() string {
-	limit := ""
-	if e.Limit > 0 {
-		limit = fmt.Sprintf(", limit %d", e.Limit)
-	}
-	return fmt.Sprintf("cudaipc: %v has no memory for %d bytes (in use %d, pending %d, held %d%s)",
-		e.Device, e.Size, e.Stats.InUse, e.Stats.Pending, e.Stats.Held, limit)
-}
-
-// Unwrap returns ErrOutOfMemory.
-func (e *MemoryError) Unwrap() error { return ErrOutOfMemory }
-
-// ErrOutOfMemory matches errors about memory that a device does not have.
-var ErrOutOfMemory = errors.New("the device is out of memory")
 
 // alloc returns a block of at least size bytes for use on stream, after the work that the stream
 // holds now. size is positive. The context must be current. The error is a *MemoryError, ErrClosed, or

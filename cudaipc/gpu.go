@@ -24,6 +24,9 @@ type gpu struct {
 	memory allocator
 	pinned pinnedPool
 
+	outboxMu sync.Mutex // held while the outbox is allocated
+	outbox   *outbox    // nil before it is needed
+
 	mu       sync.Mutex
 	streams  []driver.Stream // idle, for reuse
 	all      []driver.Stream // every stream that was created
@@ -195,6 +198,11 @@ func (g *gpu) close() error {
 	}
 	exported, err := g.memory.close()
 	all = append(all, err, g.pinned.close())
+	if g.outbox != nil {
+		mapped, err := g.outbox.close()
+		all = append(all, err)
+		exported = exported || mapped
+	}
 	g.mu.Lock()
 	for _, e := range g.events {
 		all = append(all, g.driver.DestroyEvent(e))

@@ -3,8 +3,6 @@ package cudaipc
 import (
 	"context"
 	"encoding/hex"
-	"errors"
-	"fmt"
 	"os"
 
 	"github.com/tensorpipe-go/tensorpipe/channel"
@@ -18,7 +16,8 @@ import (
 const IPCName = "cuda_ipc"
 
 // IPC is a factory of channels between GPUs of two processes of one machine: the receiver maps the
-// sender's memory and copies it once, on its own stream. See [NewIPC].
+// sender's memory and copies it once, on its own stream. In the compatible dialect tensors are copied
+// through an outbox of the sender, as by TensorPipe. See [NewIPC].
 type IPC struct{ kind *Kind }
 
 var _ channel.Factory = (*IPC)(nil)
@@ -124,15 +123,15 @@ func (f *IPC) Connections(native bool) int {
 func (f *IPC) New(_ context.Context, link channel.Link, _ channel.Role) (channel.Channel, error) {
 	err := channel.CheckLink(link, f.Connections(link.Native))
 	if err == nil {
-		if err = f.Viable(); err == nil && !link.Native {
-			err = fmt.Errorf("the compatible dialect: %w", errors.ErrUnsupported)
-		}
-		if err != nil {
+		if err = f.Viable(); err != nil {
 			_ = channel.CloseLink(link)
 		}
 	}
 	if err != nil {
 		return nil, &channel.Error{Channel: IPCName, Peer: link.Peer, Err: err}
 	}
-	return newIPCEnd(f.kind, link), nil
+	if link.Native {
+		return newIPCEnd(f.kind, link), nil
+	}
+	return newStagedEnd(f.kind, link), nil
 }

@@ -44,16 +44,17 @@ type ipcEnd struct {
 	peer     atomic.Int64 // process of the peer, 0 if it is not known yet
 	unmapped atomic.Bool  // the peer has closed the channel, and unmapped this end's memory before that
 
-	mu      sync.Mutex
-	closed  bool
-	events  map[*gpu][]*sharedEvent // idle; events are not shared between peers
-	imports map[importKey]struct{}  // of this end in kind.imports
-	warned  bool                    // about memory without a handle
+	imports importSet
+
+	mu     sync.Mutex
+	closed bool
+	events map[*gpu][]*sharedEvent // idle; events are not shared between peers
+	warned bool                    // about memory without a handle
 }
 
 // newIPCEnd returns an end over link and starts its goroutines.
 func newIPCEnd(kind *Kind, link channel.Link) channel.Channel {
-	p := &ipcEnd{kind: kind, events: make(map[*gpu][]*sharedEvent), imports: make(map[importKey]struct{})}
+	p := &ipcEnd{kind: kind, events: make(map[*gpu][]*sharedEvent), imports: importSet{table: &kind.imports}}
 	broken := link.Broken
 	link.Broken = func(err error) {
 		p.unmapped.Store(errors.Is(err, io.EOF))
@@ -236,7 +237,11 @@ func (p *ipcEnd) Pull(r *onesided.Recv) error {
 		return err
 	}
 	defer g.leave()
-	memory, event, err := p.open(g, remote)
+	memory, err := p.imports.memory(g, &remote.memory)
+	if err != nil {
+		return err
+	}
+	event, err := p.imports.event(g, &remote.event)
 	if err != nil {
 		return err
 	}
@@ -244,35 +249,32 @@ func (p *ipcEnd) Pull(r *onesided.Recv) error {
 	if remote.offset > uint64(memory.size) || n > uint64(memory.size)-remote.offset {
 		return fmt.Errorf("%w: a tensor of %d bytes at %d in an allocation of %d", channel.ErrProtocol, n, remote.offset, memory.size)
 	}
-	if err := g.driver.Wait(s.handle, event.event); err != nil {
+	if err := g.driver.Wait(s.handle, event); err != nil {
 		return err
 	}
 	if err := g.driver.Copy(at, memory.ptr+driver.Ptr(remote.offset), int(n), s.handle); err != nil {
 		return err
 	}
 	m.usedOn(s)
-	return g.driver.Record(event.event, s.handle)
+	return g.driver.Record(event, s.handle)
 }
 
 // Close implements [onesided.Protocol]. It unmaps the peer's memory that no other channel uses, for
 // which the driver waits for the device, and keeps the events of this end until the peer is gone.
 func (p *ipcEnd) Close() {
+	p.imports.close()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.closed = true
-	for key := range p.imports {
-		p.kind.imports.release(key)
-	}
 	for g, events := range p.events {
 		for _, e := range events {
 			g.retire(e, p)
 		}
 	}
-	p.events, p.imports = nil, nil
+	p.events = nil
 }
 
-// gone reports whether the peer uses nothing of this end any more: it has closed the channel, or its
-// process has ended.
+// gone implements importer.
 func (p *ipcEnd) gone() bool {
 	return p.unmapped.Load() || !processLives(int(p.peer.Load()))
 }

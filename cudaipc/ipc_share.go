@@ -20,10 +20,17 @@ type sharedEvent struct {
 	ipc    driver.IPCHandle
 }
 
-// retiredEvent is an event that may be used again when the peer of end is gone.
+// importer is an end of a channel whose peer may have mapped memory and events of this process.
+type importer interface {
+	// gone reports whether the peer uses them no more: it has closed the channel, or its process has
+	// ended.
+	gone() bool
+}
+
+// retiredEvent is an event that may be used again when its peer is gone.
 type retiredEvent struct {
 	*sharedEvent
-	end *ipcEnd
+	end importer
 }
 
 // takeEvent returns an event of g for one transfer to the peer of p. The context must be current.
@@ -71,7 +78,7 @@ func (g *gpu) newSharedEvent() (*sharedEvent, error) {
 }
 
 // retire keeps e until the peer of end is gone.
-func (g *gpu) retire(e *sharedEvent, end *ipcEnd) {
+func (g *gpu) retire(e *sharedEvent, end importer) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.retired = append(g.retired, retiredEvent{e, end})
@@ -97,7 +104,7 @@ func (g *gpu) hasHandle(m *Memory) bool {
 
 // export returns the base address of the allocation of m and its handle, and records that the peer of
 // end may map it. The context must be current.
-func (g *gpu) export(m *Memory, end *ipcEnd) (driver.Ptr, driver.IPCHandle, error) {
+func (g *gpu) export(m *Memory, end importer) (driver.Ptr, driver.IPCHandle, error) {
 	if m.block == nil {
 		base, _, err := g.driver.AddressRange(m.ptr)
 		if err != nil {
@@ -124,7 +131,7 @@ func (g *gpu) export(m *Memory, end *ipcEnd) (driver.Ptr, driver.IPCHandle, erro
 
 // exported reports whether another process may have mapped s. The caller holds the allocator's mu.
 func (s *segment) exported() bool {
-	s.importers = slices.DeleteFunc(s.importers, (*ipcEnd).gone)
+	s.importers = slices.DeleteFunc(s.importers, importer.gone)
 	return len(s.importers) > 0
 }
 
@@ -166,39 +173,55 @@ type importTable struct {
 	all map[importKey]*imported
 }
 
-// open maps the memory and the event of remote for use on g. The context must be current. The error
-// matches channel.ErrProtocol if the peer has described too much memory, or is that of the driver.
-func (p *ipcEnd) open(g *gpu, remote *ipcRemote) (memory, event *imported, err error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.closed {
-		return nil, nil, channel.ErrClosed
-	}
-	memory, err = p.use(importKey{g, remote.memory}, func(i *imported) (err error) {
-		if i.ptr, err = g.driver.OpenMem(&remote.memory); err == nil {
-			_, i.size, err = g.driver.AddressRange(i.ptr)
-		}
-		return err
-	})
-	if err == nil {
-		event, err = p.use(importKey{g, remote.event}, func(i *imported) (err error) {
-			i.event, err = g.driver.OpenEvent(&remote.event)
-			return err
-		})
-	}
-	return memory, event, err
+// importSet has what one channel uses of an importTable.
+type importSet struct {
+	table *importTable
+
+	mu     sync.Mutex
+	closed bool
+	keys   map[importKey]struct{}
 }
 
-// use returns what key names, and opens it if no channel has done so. The caller holds mu.
-func (p *ipcEnd) use(key importKey, open func(*imported) error) (*imported, error) {
-	t := &p.kind.imports
+// memory returns the allocation that h names, mapped for use on g. The context must be current. The
+// error matches channel.ErrClosed after close, or channel.ErrProtocol if the peer has described too
+// much memory, or is that of the driver.
+func (s *importSet) memory(g *gpu, h *driver.IPCHandle) (*imported, error) {
+	return s.use(importKey{g, *h}, func(i *imported) (err error) {
+		if i.ptr, err = g.driver.OpenMem(h); err != nil {
+			return err
+		}
+		_, i.size, err = g.driver.AddressRange(i.ptr)
+		return err
+	})
+}
+
+// event returns the event that h names, for use on g, as memory does.
+func (s *importSet) event(g *gpu, h *driver.IPCHandle) (driver.Event, error) {
+	i, err := s.use(importKey{g, *h}, func(i *imported) (err error) {
+		i.event, err = g.driver.OpenEvent(h)
+		return err
+	})
+	if err != nil {
+		return 0, err
+	}
+	return i.event, nil
+}
+
+// use returns what key names, and opens it if no channel has done so.
+func (s *importSet) use(key importKey, open func(*imported) error) (*imported, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return nil, channel.ErrClosed
+	}
+	t := s.table
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	i := t.all[key]
-	if _, own := p.imports[key]; own {
+	if _, own := s.keys[key]; own {
 		return i, nil
 	}
-	if len(p.imports) >= maxImports {
+	if len(s.keys) >= maxImports {
 		return nil, fmt.Errorf("%w: more than %d allocations and events", channel.ErrProtocol, maxImports)
 	}
 	if i == nil {
@@ -212,8 +235,22 @@ func (p *ipcEnd) use(key importKey, open func(*imported) error) (*imported, erro
 		t.all[key] = i
 	}
 	i.users++
-	p.imports[key] = struct{}{}
+	if s.keys == nil {
+		s.keys = make(map[importKey]struct{})
+	}
+	s.keys[key] = struct{}{}
 	return i, nil
+}
+
+// close unmaps what no other channel uses, for which the driver waits for the device.
+func (s *importSet) close() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.closed = true
+	for key := range s.keys {
+		s.table.release(key)
+	}
+	s.keys = nil
 }
 
 // release unmaps what key names, if no other channel uses it. The driver waits for the device.

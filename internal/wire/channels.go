@@ -17,6 +17,70 @@ type XTHDescriptor struct {
 	Ptr uint64 // the tensor's address
 }
 
+// CUDAIPCDescriptor announces a part of a tensor on the channel cuda_ipc. The receiver copies it from
+// a slot of the sender's outbox, then replies with an empty frame on the channel's second connection.
+type CUDAIPCDescriptor struct {
+	Device int32          // index of the sender's GPU
+	Slot   uint64         // of the outbox of this GPU
+	Outbox *CUDAIPCOutbox // in the first descriptor of a channel from this GPU
+}
+
+// CUDAIPCOutbox is memory of a GPU through which a process sends.
+type CUDAIPCOutbox struct {
+	Process string     // of the sender, with its namespace
+	Memory  [64]byte   // handle of the memory
+	Events  [][64]byte // handle of the event of each slot
+}
+
+// maxOutboxSlots bounds the slots of an outbox; TensorPipe has 4.
+const maxOutboxSlots = 64
+
+// Append appends the encoding of m to dst and returns the extended slice.
+func (m CUDAIPCDescriptor) Append(dst []byte) []byte {
+	dst = nop.AppendInt(nop.AppendStructHeader(dst, 3), int64(m.Device))
+	dst = nop.AppendUint(dst, m.Slot)
+	if m.Outbox == nil {
+		return nop.AppendEmpty(dst)
+	}
+	dst = nop.AppendString(nop.AppendStructHeader(dst, 3), m.Outbox.Process)
+	dst = nop.AppendString(dst, string(m.Outbox.Memory[:]))
+	dst = nop.AppendArrayHeader(dst, len(m.Outbox.Events))
+	for _, h := range m.Outbox.Events {
+		dst = nop.AppendString(dst, string(h[:]))
+	}
+	return dst
+}
+
+// DecodeCUDAIPCDescriptor decodes a CUDAIPCDescriptor, which must be the whole of p. If p is invalid
+// or exceeds limits, the error is an [*Error] and the result is zero. The result does not alias p.
+func DecodeCUDAIPCDescriptor(p []byte, limits Limits) (CUDAIPCDescriptor, error) {
+	r := newReader("CUDAIPCDescriptor", p, limits)
+	r.Struct(3)
+	r.at("device")
+	m := CUDAIPCDescriptor{Device: r.Int32()}
+	r.at("slot")
+	m.Slot = r.Uint64()
+	r.at("outbox")
+	if !r.Empty() {
+		r.Struct(3)
+		o := &CUDAIPCOutbox{Process: r.text(), Memory: r.handle()}
+		o.Events = make([][64]byte, r.list(2, maxOutboxSlots))
+		for i := range o.Events {
+			o.Events[i] = r.handle()
+		}
+		m.Outbox = o
+	}
+	return result(&r, m)
+}
+
+// handle reads and returns a handle of the CUDA driver, a string of 64 bytes.
+func (r *reader) handle() (h [64]byte) {
+	if p := r.Bytes(); copy(h[:], p) != len(h) || len(p) != len(h) {
+		r.Failf("a handle of %d bytes, want %d", len(p), len(h))
+	}
+	return h
+}
+
 // Append appends the encoding of m to dst and returns the extended slice.
 func (m CMADescriptor) Append(dst []byte) []byte {
 	dst = nop.AppendUint(nop.AppendStructHeader(dst, 2), uint64(m.PID))

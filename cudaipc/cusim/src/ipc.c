@@ -108,7 +108,7 @@ static CUresult open_memory(CUdeviceptr *address, const CUipcMemHandle *handle, 
     memcpy(&c, handle, sizeof c);
     if (c.magic != MEMORY_HANDLE || flags != CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS)
         return misuse(CUDA_ERROR_INVALID_VALUE, "no handle of memory, or flags %#x", flags);
-    if (c.pid == getpid())
+    if (c.pid == getpid() && !config()->own_handles)
         return misuse(CUDA_ERROR_INVALID_CONTEXT, "the handle is of the same process");
     struct allocation *a = memory_search(is_import_of, &c);
     if (a != NULL) {
@@ -211,7 +211,7 @@ static CUresult open_event(CUevent *event, const CUipcEventHandle *handle)
     memcpy(&c, handle, sizeof c);
     if (c.magic != EVENT_HANDLE)
         return misuse(CUDA_ERROR_INVALID_VALUE, "no handle of an event");
-    if (c.pid == getpid())
+    if (c.pid == getpid() && !config()->own_handles)
         return misuse(CUDA_ERROR_INVALID_CONTEXT, "the handle is of the same process");
     struct event_state *state = import_state(&c, &fd);
     if (state == NULL)

@@ -86,6 +86,7 @@ struct config {
     bool no_peer;              /* CUSIM_NO_P2P */
     bool no_ipc;               /* CUSIM_NO_IPC */
     bool mig;                  /* CUSIM_MIG */
+    bool own_handles;          /* CUSIM_OWN_HANDLES: this process can open its own handles */
     int bad_device;            /* CUSIM_BAD_DEVICE, a physical index, or -1 */
     char process[64];          /* CUSIM_PROCESS */
     char trace[4096];          /* CUSIM_TRACE, a path, or "" */

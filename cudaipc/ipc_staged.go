@@ -1,0 +1,287 @@
+package cudaipc
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+	"sync"
+	"sync/atomic"
+
+	"github.com/tensorpipe-go/tensorpipe/channel"
+	"github.com/tensorpipe-go/tensorpipe/cudaipc/driver"
+	"github.com/tensorpipe-go/tensorpipe/device"
+	"github.com/tensorpipe-go/tensorpipe/internal/fifo"
+	"github.com/tensorpipe-go/tensorpipe/internal/sysid"
+	"github.com/tensorpipe-go/tensorpipe/internal/transfer"
+	"github.com/tensorpipe-go/tensorpipe/internal/wire"
+	"github.com/tensorpipe-go/tensorpipe/transport"
+)
+
+// stagedEnd is one end of a channel in the compatible dialect, with the wire form of TensorPipe. The
+// sender copies each tensor in parts into slots of its outbox and announces each part on the first
+// connection. The receiver copies the part out of the slot and confirms on the second connection that
+// the copy is enqueued. Sender and receiver of a part both record the event of its slot, in turn: the
+// receiver waits for the sender's record, and the next sender of the slot for the receiver's.
+type stagedEnd struct {
+	kind      *Kind
+	link      channel.Link
+	lifecycle *transfer.Lifecycle
+	sends     *transfer.Queue
+	recvs     *transfer.Queue
+	imports   importSet
+
+	peer   atomic.Int64 // process of the peer, 0 if it is not known
+	closed atomic.Bool  // the peer has closed the channel
+
+	sending   *outbox                       // of the last part; used by the goroutine that sends
+	announced map[*outbox]struct{}          // described to the peer; likewise
+	remote    map[int32]*wire.CUDAIPCOutbox // the peer's, by device; used by the goroutine that receives
+
+	mu          sync.Mutex
+	outstanding fifo.Queue[slot] // announced and not confirmed
+}
+
+var _ channel.Compatible = (*stagedEnd)(nil)
+
+// newStagedEnd returns an end over link and starts its goroutines.
+func newStagedEnd(kind *Kind, link channel.Link) channel.Channel {
+	e := &stagedEnd{
+		kind: kind, link: link, sends: transfer.NewQueue(), recvs: transfer.NewQueue(),
+		imports:   importSet{table: &kind.imports},
+		announced: make(map[*outbox]struct{}), remote: make(map[int32]*wire.CUDAIPCOutbox),
+	}
+	if link.First != nil {
+		if process := transport.IdentityOf(link.First).Process; process != nil {
+			e.peer.Store(int64(process.PID))
+		}
+	}
+	e.lifecycle = transfer.NewLifecycle(func() error { return channel.CloseLink(link) }, link.Broken)
+	e.lifecycle.Go(e.serveSends)
+	e.lifecycle.Go(e.serveRecvs)
+	e.lifecycle.Go(func() { e.fail(e.readConfirmations()) })
+	return e
+}
+
+// gone implements importer.
+func (e *stagedEnd) gone() bool { return e.closed.Load() || !processLives(int(e.peer.Load())) }
+
+func (e *stagedEnd) serveSends() {
+	e.fail(e.send())
+	e.lifecycle.Drain(e.sends)
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, s := range e.outstanding.Clear() {
+		s.outbox.retire(s.index, e)
+	}
+}
+
+func (e *stagedEnd) serveRecvs() {
+	e.fail(e.receive())
+	e.lifecycle.Drain(e.recvs)
+	e.imports.close()
+}
+
+// fail ends the channel with err. io.EOF means that the peer has closed it.
+func (e *stagedEnd) fail(err error) {
+	if errors.Is(err, io.EOF) {
+		e.closed.Store(true)
+	}
+	e.lifecycle.Fail(e.wrapError(err))
+}
+
+func (e *stagedEnd) wrapError(err error) error {
+	if errors.Is(err, transport.ErrFrame) {
+		err = fmt.Errorf("%w: %w", channel.ErrProtocol, err)
+	}
+	return &channel.Error{Channel: IPCName, Peer: e.link.Peer, Err: err}
+}
+
+// Send implements [channel.Channel].
+func (e *stagedEnd) Send(id uint64, src device.Buffer, done func(error)) {
+	e.begin(e.sends, id, src, done)
+}
+
+// Recv implements [channel.Channel].
+func (e *stagedEnd) Recv(id uint64, dst device.Buffer, done func(error)) {
+	e.begin(e.recvs, id, dst, done)
+}
+
+// begin queues a transfer of buf in q. Memory that is not of this device kind ends the channel, because
+// the wire form cannot skip a tensor. If the transfer is not queued, done is called on another
+// goroutine.
+func (e *stagedEnd) begin(q *transfer.Queue, id uint64, buf device.Buffer, done func(error)) {
+	if buf.Len() == 0 {
+		e.lifecycle.CompleteAsync(done, e.lifecycle.Err())
+		return
+	}
+	if err := e.Fits(buf); err != nil {
+		err = e.wrapError(err)
+		e.lifecycle.Fail(err)
+		e.lifecycle.CompleteAsync(done, err)
+		return
+	}
+	if !q.Push(transfer.Transfer{ID: id, Buf: buf, Done: done}) {
+		e.lifecycle.CompleteAsync(done, e.lifecycle.Err())
+	}
+}
+
+// Fits implements [channel.Compatible]. It returns an error that matches device.ErrMemory or
+// device.ErrStream if src is not memory of this device kind.
+func (e *stagedEnd) Fits(src device.Buffer) error {
+	_, _, err := e.kind.memoryOf(src)
+	return err
+}
+
+// Discard implements [channel.Compatible]. The parts are confirmed without a copy.
+func (e *stagedEnd) Discard(id uint64, n int, done func(error)) {
+	if n == 0 || !e.recvs.Push(transfer.Transfer{ID: id, Discarded: n, Done: done}) {
+		e.lifecycle.CompleteAsync(done, e.lifecycle.Err())
+	}
+}
+
+// EndRecv implements [channel.Compatible].
+func (e *stagedEnd) EndRecv() { e.recvs.End() }
+
+// Abort implements [channel.Channel]. It ends the channel, because the wire form cannot skip a tensor.
+func (e *stagedEnd) Abort(id uint64, cause error) {
+	cause = cmp.Or(cause, channel.ErrClosed)
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	found := false
+	for _, q := range []*transfer.Queue{e.sends, e.recvs} {
+		if done, ok := q.Cancel(id); ok {
+			found = true
+			e.lifecycle.CompleteAsync(done, cause)
+		}
+	}
+	if found {
+		e.lifecycle.Go(func() { e.lifecycle.Fail(cause) })
+	}
+}
+
+// Close implements [channel.Channel].
+func (e *stagedEnd) Close(cause error) error { return e.lifecycle.Close(cause) }
+
+// send sends the tensors in e.sends, in order, until the channel ends. It returns the error, which is
+// never nil.
+func (e *stagedEnd) send() error {
+	for {
+		t, err := e.sends.Wait(e.lifecycle.Context())
+		if err != nil {
+			return err
+		}
+		for offset := 0; offset < t.Buf.Len(); offset += slotSize {
+			if err := e.sendPart(t.Buf.Slice(offset, min(slotSize, t.Buf.Len()-offset))); err != nil {
+				return err
+			}
+		}
+		if err := e.complete(e.sends); err != nil {
+			return err
+		}
+	}
+}
+
+// complete removes the first transfer of q and calls its done function.
+func (e *stagedEnd) complete(q *transfer.Queue) error {
+	e.mu.Lock()
+	t := q.Pop()
+	e.mu.Unlock()
+	if t.Done == nil {
+		return channel.ErrAborted // Abort ends the channel
+	}
+	t.Done(nil)
+	return nil
+}
+
+// sendPart copies src, a part of the first tensor of e.sends, into a slot and announces it. It blocks
+// until a slot is free.
+func (e *stagedEnd) sendPart(src device.Buffer) error {
+	m, at, err := e.kind.memoryOf(src)
+	if err != nil {
+		return err
+	}
+	s, err := m.gpu.streamOf(src)
+	if err != nil {
+		return err
+	}
+	box, err := m.gpu.takeOutbox(e)
+	if err != nil {
+		return err
+	}
+	index, err := box.take(e.lifecycle.Context())
+	if err != nil {
+		return err
+	}
+	d := wire.CUDAIPCDescriptor{Device: int32(src.Device().Index), Slot: uint64(index)}
+	if _, known := e.announced[box]; !known {
+		e.announced[box] = struct{}{}
+		d.Outbox = box.describe()
+	}
+	err = e.whileWanted(e.sends, func() error {
+		e.outstanding.Push(slot{box, index})
+		m.usedOn(s)
+		return box.exchange(index, s, func(slot driver.Ptr) error {
+			return m.gpu.driver.Copy(slot, at, src.Len(), s.handle)
+		})
+	})
+	if err != nil {
+		return err
+	}
+	return e.link.Conns[0].WriteFrames(transport.Frame{d.Append(nil)})
+}
+
+// whileWanted calls f unless the first transfer of q was aborted; an Abort waits for f. The error is
+// that of f, or of the channel.
+func (e *stagedEnd) whileWanted(q *transfer.Queue, f func() error) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if t, ok := q.Peek(0); !ok || t.Done == nil {
+		return cmp.Or(e.lifecycle.Err(), error(channel.ErrAborted))
+	}
+	return f()
+}
+
+// readConfirmations frees the slots that the peer confirms, until reading fails or the peer breaks the
+// protocol. It returns the error, which is never nil.
+func (e *stagedEnd) readConfirmations() error {
+	for {
+		n, err := e.link.Conns[1].NextFrame()
+		if err != nil {
+			return err
+		}
+		e.mu.Lock()
+		known := e.outstanding.Len() > 0 && n == 0
+		if known {
+			s := e.outstanding.Pop()
+			s.outbox.put(s.index)
+		}
+		e.mu.Unlock()
+		if !known {
+			return fmt.Errorf("%w: a confirmation of %d bytes, or without a part", channel.ErrProtocol, n)
+		}
+	}
+}
+
+// exchange enqueues work on s between a wait for the last record of e and the next record of e. The
+// context of g must be current.
+func exchange(g *gpu, e driver.Event, s *Stream, work func() error) error {
+	if err := g.driver.Wait(s.handle, e); err != nil {
+		return err
+	}
+	if err := work(); err != nil {
+		return err
+	}
+	return g.driver.Record(e, s.handle)
+}
+
+// processName returns the text by which TensorPipe names this process.
+func processName() string {
+	ns, err := sysid.NamespaceID(sysid.PID)
+	if err != nil {
+		ns = ""
+	}
+	return ns + "_" + strconv.Itoa(os.Getpid())
+}
