@@ -27,9 +27,10 @@ const (
 // device.
 //
 // A free block belongs to the stream on which it was used last: new memory for that stream may
-// be the block at once, in stream order. Memory for another stream may be the block too, after an
-// event wait of that stream, but only if the device has no more memory. A block that was used on
-// several streams is free when the events that were recorded on the others have completed.
+// be the block at once, in stream order. Memory for another stream may be the block too, once the
+// first stream has no work left, or, if the device has no more memory, after an event wait. A
+// block that was used on several streams is free when the events that were recorded on the others
+// have completed.
 type allocator struct {
 	gpu   *gpu
 	limit int // bytes of segments, 0 without
@@ -81,21 +82,18 @@ func (a *allocator) alloc(size int, stream driver.Stream) (*block, error) {
 	if rounded < size {
 		return nil, a.exhausted(size)
 	}
-	b := a.best(stream, rounded)
+	b, err := a.best(stream, rounded), error(nil)
 	if b == nil {
-		var err error
-		if b, err = a.grow(rounded, stream); err != nil {
-			return nil, err
-		}
+		b, err = a.move(rounded, stream, true)
+	}
+	if b == nil && err == nil {
+		b, err = a.grow(rounded, stream)
+	}
+	if b == nil && err == nil {
+		b, err = a.move(rounded, stream, false)
 	}
 	if b == nil {
-		var err error
-		if b, err = a.move(rounded, stream); err != nil {
-			return nil, err
-		}
-	}
-	if b == nil {
-		return nil, a.exhausted(size)
+		return nil, cmp.Or(err, a.exhausted(size))
 	}
 	a.split(b, rounded)
 	a.stats.Allocs++
@@ -169,22 +167,33 @@ func (a *allocator) grow(size int, stream driver.Stream) (*block, error) {
 	return &block{segment: s, ptr: p, size: n, stream: stream}, nil
 }
 
-// move takes over the smallest free block of another stream that has size bytes. Later work on
-// stream waits for the present work of the other one. It returns nil if there is none.
-func (a *allocator) move(size int, stream driver.Stream) (*block, error) {
+// move takes over the smallest free block of another stream that has size bytes, or nil if there is
+// none. If idle is set it considers only streams without work. Otherwise later work on stream waits
+// for the present work of the other one.
+func (a *allocator) move(size int, stream driver.Stream, idle bool) (*block, error) {
 	var found *block
 	for other := range a.free {
 		list := a.free[other]
 		i, _ := slices.BinarySearchFunc(list, size, func(b *block, size int) int { return cmp.Compare(b.size, size) })
-		if i < len(list) && (found == nil || list[i].size < found.size) {
-			found = list[i]
+		for ; idle && i < len(list) && list[i].segment.small != (size <= smallBlock); i++ {
 		}
+		if i == len(list) || found != nil && list[i].size >= found.size {
+			continue
+		}
+		if idle {
+			if done, err := a.gpu.driver.StreamDone(other); !done || err != nil {
+				continue
+			}
+		}
+		found = list[i]
 	}
 	if found == nil {
 		return nil, nil
 	}
-	if err := a.gpu.order(stream, found.stream); err != nil {
-		return nil, err
+	if !idle {
+		if err := a.gpu.order(stream, found.stream); err != nil {
+			return nil, err
+		}
 	}
 	a.remove(found)
 	found.stream = stream

@@ -9,17 +9,18 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/device"
 )
 
-// maxStaged bounds the bytes of host memory that Copy copies to page-locked memory so that it need
+// maxStaged bounds the bytes of host memory that Copy copies through page-locked memory so that it need
 // not wait for the device.
-const maxStaged = 8 << 20
+const maxStaged = 32 << 20
 
 // Copy enqueues a copy of src to dst on the stream of dst, or else on that of src, after the present
 // work of both streams; both then wait for it. If neither has a stream, Copy waits until the copy is
 // complete. Devices may differ.
 //
-// Copy does not wait for the device if host memory is page-locked, see [Kind.AllocHost], or if it is
-// the source, has no stream, and has at most 8 MiB. Otherwise it waits for the work of the streams. Page-locked
-// memory must be neither used nor changed until the copy is complete in stream order.
+// Copy does not wait for the device if host memory is page-locked, see [Kind.AllocHost], or has at most
+// 32 MiB, which are copied through page-locked memory. For larger host memory the driver waits for the
+// work of the streams. Host memory must be neither used nor changed until the copy is complete in stream
+// order.
 //
 // The error matches device.ErrMemory if neither buffer, or one of device memory, is of this Kind;
 // device.ErrStream if a buffer is valid on a stream of another device or kind; or is a
@@ -110,6 +111,11 @@ func (c *copyOperation) enqueue() error {
 			}
 		}
 	}
+	for _, d := range c.stream.deliveries.unfinished() {
+		if c.src.IsHost() && c.src.Stream() != nil {
+			<-d.done // which may write to the source
+		}
+	}
 	if !c.dst.IsHost() && !c.src.IsHost() {
 		return c.gpu.driver.Copy(c.ptr[0], c.ptr[1], c.dst.Len(), c.stream.handle)
 	}
@@ -151,7 +157,7 @@ func (c *copyOperation) finish(b device.Buffer, m *Memory) error {
 // copyHost enqueues the copy between p, a segment of the host memory, and device memory at at.
 func (c *copyOperation) copyHost(p []byte, at driver.Ptr) error {
 	toDevice := c.src.IsHost()
-	if toDevice && c.src.Stream() == nil && len(p) <= maxStaged && !c.gpu.pageLocked(p) {
+	if toDevice && len(p) <= maxStaged && !c.gpu.pageLocked(p) {
 		staged, err := c.gpu.pinned.take(len(p))
 		if err != nil {
 			return err
@@ -163,6 +169,9 @@ func (c *copyOperation) copyHost(p []byte, at driver.Ptr) error {
 	}
 	if toDevice {
 		return c.gpu.driver.Copy(at, driver.HostPtr(p), len(p), c.stream.handle)
+	}
+	if len(p) <= maxStaged && !c.gpu.pageLocked(p) {
+		return c.stream.deliver(p, at)
 	}
 	return c.gpu.driver.Copy(driver.HostPtr(p), at, len(p), c.stream.handle)
 }

@@ -3,6 +3,8 @@ package cudaipc
 import (
 	"errors"
 	"fmt"
+	"runtime"
+	"slices"
 	"sync"
 
 	"github.com/tensorpipe-go/tensorpipe/cudaipc/driver"
@@ -21,11 +23,13 @@ type gpu struct {
 	context driver.Context
 	started bool
 
-	memory allocator
-	pinned pinnedPool
+	memory     allocator
+	pinned     pinnedPool
+	background sync.WaitGroup // goroutines that wait for the device
 
-	outboxMu sync.Mutex // held while the outbox is allocated
-	outbox   *outbox    // nil before it is needed
+	outboxMu sync.Mutex
+	outboxes []*outbox // all
+	idle     []*outbox // without a user
 
 	mu       sync.Mutex
 	streams  []driver.Stream // idle, for reuse
@@ -110,11 +114,19 @@ func (g *gpu) takeStream() (driver.Stream, error) {
 		return s, nil
 	}
 	s, err := g.driver.NewStream()
-	if err == nil {
-		g.all = append(g.all, s)
+	if err != nil {
+		return 0, err
 	}
-	return s, err
+	g.all = append(g.all, s)
+	if n := len(g.all); n >= leastCollected && n&(n-1) == 0 {
+		go runtime.GC() // finds streams that are unreachable
+	}
+	return s, nil
 }
+
+// leastCollected is the number of streams at which a first garbage collection starts; the next ones
+// start whenever their number has doubled.
+const leastCollected = 64
 
 // putStream keeps s for reuse. Streams are not destroyed before Close, because memory is kept for
 // reuse in the order of the stream on which it was used.
@@ -181,6 +193,26 @@ func (g *gpu) defaultStream() (*Stream, error) {
 	return g.standard, nil
 }
 
+// drain waits until the streams of g have no work left, and for the goroutines that wait for g.
+func (g *gpu) drain() error {
+	g.mu.Lock()
+	streams := slices.Clone(g.all)
+	g.mu.Unlock()
+	if len(streams) == 0 {
+		return nil
+	}
+	if err := g.enter(); err != nil {
+		return err
+	}
+	var all []error
+	for _, s := range streams {
+		all = append(all, g.driver.SyncStream(s))
+	}
+	g.leave()
+	g.background.Wait()
+	return errors.Join(all...)
+}
+
 // close frees everything of g, if g was ever used. If another process may have mapped memory of g, that memory and
 // the context stay until the process ends, because freeing them would pull the memory from under the peer.
 func (g *gpu) close() error {
@@ -193,16 +225,9 @@ func (g *gpu) close() error {
 		return err
 	}
 	var all []error
-	for _, s := range g.all {
-		all = append(all, g.driver.SyncStream(s))
-	}
 	exported, err := g.memory.close()
 	all = append(all, err, g.pinned.close())
-	if g.outbox != nil {
-		mapped, err := g.outbox.close()
-		all = append(all, err)
-		exported = exported || mapped
-	}
+	exported = exported || len(g.outboxes) > 0 // TensorPipe never unmaps them
 	g.mu.Lock()
 	for _, e := range g.events {
 		all = append(all, g.driver.DestroyEvent(e))

@@ -34,15 +34,15 @@ const (
 //
 // A copy that is enqueued cannot be recalled. If the sender revokes the tensor after that, the copy
 // may read bytes of later tensors; the receiver drops them, because the sender does not acknowledge
-// the transfer. The memory itself stays mapped: the sender returns it to the driver only when the peer
-// has unmapped it or is gone.
+// the transfer. The memory itself stays: the sender returns it to the driver only when the process of
+// the peer has ended.
 type ipcEnd struct {
 	kind   *Kind
 	engine *onesided.Engine
 	link   channel.Link
 
-	peer     atomic.Int64 // process of the peer, 0 if it is not known yet
-	unmapped atomic.Bool  // the peer has closed the channel, and unmapped this end's memory before that
+	peer   atomic.Int64 // process of the peer, 0 if it is not known yet
+	ending atomic.Bool  // the peer has closed the channel
 
 	imports importSet
 
@@ -57,7 +57,7 @@ func newIPCEnd(kind *Kind, link channel.Link) channel.Channel {
 	p := &ipcEnd{kind: kind, events: make(map[*gpu][]*sharedEvent), imports: importSet{table: &kind.imports}}
 	broken := link.Broken
 	link.Broken = func(err error) {
-		p.unmapped.Store(errors.Is(err, io.EOF))
+		p.ending.Store(errors.Is(err, io.EOF))
 		broken(err)
 	}
 	p.link = link
@@ -232,11 +232,17 @@ func (p *ipcEnd) Pull(r *onesided.Recv) error {
 	if err != nil {
 		return err
 	}
-	remote := r.Memory.(*ipcRemote)
 	if err := g.enter(); err != nil {
 		return err
 	}
 	defer g.leave()
+	m.usedOn(s)
+	return p.imports.with(func() error { return p.pull(r.Memory.(*ipcRemote), at, r.Buf.Len(), s) })
+}
+
+// pull enqueues the copy of remote, of n bytes, to at on s.
+func (p *ipcEnd) pull(remote *ipcRemote, at driver.Ptr, n int, s *Stream) error {
+	g := s.gpu
 	memory, err := p.imports.memory(g, &remote.memory)
 	if err != nil {
 		return err
@@ -245,22 +251,16 @@ func (p *ipcEnd) Pull(r *onesided.Recv) error {
 	if err != nil {
 		return err
 	}
-	n := uint64(r.Buf.Len())
-	if remote.offset > uint64(memory.size) || n > uint64(memory.size)-remote.offset {
+	if remote.offset > uint64(memory.size) || uint64(n) > uint64(memory.size)-remote.offset {
 		return fmt.Errorf("%w: a tensor of %d bytes at %d in an allocation of %d", channel.ErrProtocol, n, remote.offset, memory.size)
 	}
-	if err := g.driver.Wait(s.handle, event); err != nil {
-		return err
-	}
-	if err := g.driver.Copy(at, memory.ptr+driver.Ptr(remote.offset), int(n), s.handle); err != nil {
-		return err
-	}
-	m.usedOn(s)
-	return g.driver.Record(event, s.handle)
+	return exchange(g, event, s, func() error {
+		return g.driver.Copy(at, memory.ptr+driver.Ptr(remote.offset), n, s.handle)
+	})
 }
 
-// Close implements [onesided.Protocol]. It unmaps the peer's memory that no other channel uses, for
-// which the driver waits for the device, and keeps the events of this end until the peer is gone.
+// Close implements [onesided.Protocol]. It unmaps the peer's memory that no other channel uses, and
+// keeps the events of this end until the peer is gone.
 func (p *ipcEnd) Close() {
 	p.imports.close()
 	p.mu.Lock()
@@ -275,6 +275,7 @@ func (p *ipcEnd) Close() {
 }
 
 // gone implements importer.
-func (p *ipcEnd) gone() bool {
-	return p.unmapped.Load() || !processLives(int(p.peer.Load()))
-}
+func (p *ipcEnd) gone() bool { return p.ending.Load() || p.dead() }
+
+// dead implements importer.
+func (p *ipcEnd) dead() bool { return !processLives(int(p.peer.Load())) }

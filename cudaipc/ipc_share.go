@@ -22,9 +22,13 @@ type sharedEvent struct {
 
 // importer is an end of a channel whose peer may have mapped memory and events of this process.
 type importer interface {
-	// gone reports whether the peer uses them no more: it has closed the channel, or its process has
-	// ended.
+	// gone reports whether the peer makes no more calls with them: it has closed the channel, or its
+	// process has ended.
 	gone() bool
+
+	// dead reports whether the process of the peer has ended. Before that, work that it has enqueued
+	// may still use the memory.
+	dead() bool
 }
 
 // retiredEvent is an event that may be used again when its peer is gone.
@@ -131,7 +135,7 @@ func (g *gpu) export(m *Memory, end importer) (driver.Ptr, driver.IPCHandle, err
 
 // exported reports whether another process may have mapped s. The caller holds the allocator's mu.
 func (s *segment) exported() bool {
-	s.importers = slices.DeleteFunc(s.importers, importer.gone)
+	s.importers = slices.DeleteFunc(s.importers, importer.dead)
 	return len(s.importers) > 0
 }
 
@@ -182,9 +186,20 @@ type importSet struct {
 	keys   map[importKey]struct{}
 }
 
+// with calls f, which may use what memory and event return; close waits for it. The error is that of f,
+// or channel.ErrClosed after close.
+func (s *importSet) with(f func() error) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return channel.ErrClosed
+	}
+	return f()
+}
+
 // memory returns the allocation that h names, mapped for use on g. The context must be current. The
-// error matches channel.ErrClosed after close, or channel.ErrProtocol if the peer has described too
-// much memory, or is that of the driver.
+// error matches channel.ErrProtocol if the peer has described too much memory, or is that of the
+// driver. It is for a function that runs in with, as are event and use.
 func (s *importSet) memory(g *gpu, h *driver.IPCHandle) (*imported, error) {
 	return s.use(importKey{g, *h}, func(i *imported) (err error) {
 		if i.ptr, err = g.driver.OpenMem(h); err != nil {
@@ -209,11 +224,6 @@ func (s *importSet) event(g *gpu, h *driver.IPCHandle) (driver.Event, error) {
 
 // use returns what key names, and opens it if no channel has done so.
 func (s *importSet) use(key importKey, open func(*imported) error) (*imported, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.closed {
-		return nil, channel.ErrClosed
-	}
 	t := s.table
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -242,7 +252,7 @@ func (s *importSet) use(key importKey, open func(*imported) error) (*imported, e
 	return i, nil
 }
 
-// close unmaps what no other channel uses, for which the driver waits for the device.
+// close unmaps what no other channel uses. It does not wait for a device.
 func (s *importSet) close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -253,7 +263,8 @@ func (s *importSet) close() {
 	s.keys = nil
 }
 
-// release unmaps what key names, if no other channel uses it. The driver waits for the device.
+// release unmaps what key names, if no other channel uses it. The driver waits for the device then, so
+// that another goroutine does it, for which Close of the Kind waits.
 func (t *importTable) release(key importKey) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -262,14 +273,16 @@ func (t *importTable) release(key importKey) {
 		return
 	}
 	delete(t.all, key)
-	if key.gpu.enter() != nil {
-		return // closed, or the device has failed
-	}
-	defer key.gpu.leave()
-	// After an error of the driver nothing more can be done.
-	if i.ptr != 0 {
-		_ = key.gpu.driver.CloseMem(i.ptr)
-	} else {
-		_ = key.gpu.driver.DestroyEvent(i.event)
-	}
+	key.gpu.background.Go(func() {
+		if key.gpu.enter() != nil {
+			return // closed, or the device has failed
+		}
+		defer key.gpu.leave()
+		// After an error of the driver nothing more can be done.
+		if i.ptr != 0 {
+			_ = key.gpu.driver.CloseMem(i.ptr)
+		} else {
+			_ = key.gpu.driver.DestroyEvent(i.event)
+		}
+	})
 }

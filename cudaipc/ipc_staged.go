@@ -36,12 +36,18 @@ type stagedEnd struct {
 	peer   atomic.Int64 // process of the peer, 0 if it is not known
 	closed atomic.Bool  // the peer has closed the channel
 
-	sending   *outbox                       // of the last part; used by the goroutine that sends
-	announced map[*outbox]struct{}          // described to the peer; likewise
-	remote    map[int32]*wire.CUDAIPCOutbox // the peer's, by device; used by the goroutine that receives
+	outboxes map[*gpu]*outbox              // used by the goroutine that sends
+	remote   map[int32]*wire.CUDAIPCOutbox // the peer's, by device; used by the goroutine that receives
 
 	mu          sync.Mutex
 	outstanding fifo.Queue[slot] // announced and not confirmed
+	aborted     error            // the cause of the Abort that ends the channel
+}
+
+// slot is a slot of an outbox.
+type slot struct {
+	outbox *outbox
+	index  int
 }
 
 var _ channel.Compatible = (*stagedEnd)(nil)
@@ -50,8 +56,8 @@ var _ channel.Compatible = (*stagedEnd)(nil)
 func newStagedEnd(kind *Kind, link channel.Link) channel.Channel {
 	e := &stagedEnd{
 		kind: kind, link: link, sends: transfer.NewQueue(), recvs: transfer.NewQueue(),
-		imports:   importSet{table: &kind.imports},
-		announced: make(map[*outbox]struct{}), remote: make(map[int32]*wire.CUDAIPCOutbox),
+		imports:  importSet{table: &kind.imports},
+		outboxes: make(map[*gpu]*outbox), remote: make(map[int32]*wire.CUDAIPCOutbox),
 	}
 	if link.First != nil {
 		if process := transport.IdentityOf(link.First).Process; process != nil {
@@ -66,15 +72,20 @@ func newStagedEnd(kind *Kind, link channel.Link) channel.Channel {
 }
 
 // gone implements importer.
-func (e *stagedEnd) gone() bool { return e.closed.Load() || !processLives(int(e.peer.Load())) }
+func (e *stagedEnd) gone() bool { return e.closed.Load() || e.dead() }
+
+// dead implements importer.
+func (e *stagedEnd) dead() bool { return !processLives(int(e.peer.Load())) }
 
 func (e *stagedEnd) serveSends() {
 	e.fail(e.send())
 	e.lifecycle.Drain(e.sends)
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	for _, s := range e.outstanding.Clear() {
-		s.outbox.retire(s.index, e)
+	for g, b := range e.outboxes {
+		var reader importer
+		if len(b.free) < slotCount {
+			reader = e
+		}
+		g.putOutbox(b, reader)
 	}
 }
 
@@ -84,12 +95,19 @@ func (e *stagedEnd) serveRecvs() {
 	e.imports.close()
 }
 
-// fail ends the channel with err. io.EOF means that the peer has closed it.
+// fail ends the channel with err, or with the cause of an Abort, which comes first. io.EOF means that
+// the peer has closed the channel.
 func (e *stagedEnd) fail(err error) {
 	if errors.Is(err, io.EOF) {
 		e.closed.Store(true)
 	}
-	e.lifecycle.Fail(e.wrapError(err))
+	e.mu.Lock()
+	cause := e.aborted
+	e.mu.Unlock()
+	if cause == nil {
+		cause = e.wrapError(err)
+	}
+	e.lifecycle.Fail(cause)
 }
 
 func (e *stagedEnd) wrapError(err error) error {
@@ -157,8 +175,9 @@ func (e *stagedEnd) Abort(id uint64, cause error) {
 			e.lifecycle.CompleteAsync(done, cause)
 		}
 	}
-	if found {
-		e.lifecycle.Go(func() { e.lifecycle.Fail(cause) })
+	if found && e.aborted == nil {
+		e.aborted = cause
+		e.lifecycle.Go(func() { e.fail(cause) })
 	}
 }
 
@@ -188,9 +207,10 @@ func (e *stagedEnd) send() error {
 func (e *stagedEnd) complete(q *transfer.Queue) error {
 	e.mu.Lock()
 	t := q.Pop()
+	cause := e.aborted
 	e.mu.Unlock()
 	if t.Done == nil {
-		return channel.ErrAborted // Abort ends the channel
+		return cause
 	}
 	t.Done(nil)
 	return nil
@@ -207,19 +227,20 @@ func (e *stagedEnd) sendPart(src device.Buffer) error {
 	if err != nil {
 		return err
 	}
-	box, err := m.gpu.takeOutbox(e)
-	if err != nil {
-		return err
+	box := e.outboxes[m.gpu]
+	if box == nil {
+		if box, err = m.gpu.takeOutbox(); err != nil {
+			return err
+		}
+		e.outboxes[m.gpu] = box
 	}
-	index, err := box.take(e.lifecycle.Context())
-	if err != nil {
-		return err
+	var index int
+	select {
+	case index = <-box.free:
+	case <-e.lifecycle.Context().Done():
+		return e.lifecycle.Err()
 	}
-	d := wire.CUDAIPCDescriptor{Device: int32(src.Device().Index), Slot: uint64(index)}
-	if _, known := e.announced[box]; !known {
-		e.announced[box] = struct{}{}
-		d.Outbox = box.describe()
-	}
+	d := wire.CUDAIPCDescriptor{Device: int32(src.Device().Index), Slot: uint64(index), Outbox: box.describe()}
 	err = e.whileWanted(e.sends, func() error {
 		e.outstanding.Push(slot{box, index})
 		m.usedOn(s)
@@ -239,7 +260,7 @@ func (e *stagedEnd) whileWanted(q *transfer.Queue, f func() error) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if t, ok := q.Peek(0); !ok || t.Done == nil {
-		return cmp.Or(e.lifecycle.Err(), error(channel.ErrAborted))
+		return cmp.Or(e.aborted, e.lifecycle.Err())
 	}
 	return f()
 }
@@ -256,7 +277,7 @@ func (e *stagedEnd) readConfirmations() error {
 		known := e.outstanding.Len() > 0 && n == 0
 		if known {
 			s := e.outstanding.Pop()
-			s.outbox.put(s.index)
+			s.outbox.free <- s.index
 		}
 		e.mu.Unlock()
 		if !known {

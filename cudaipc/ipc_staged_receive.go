@@ -93,19 +93,25 @@ func (e *stagedEnd) receivePart(dst device.Buffer, d wire.CUDAIPCDescriptor) err
 		return err
 	}
 	defer g.leave()
+	m.usedOn(s)
+	return e.imports.with(func() error { return e.pull(remote, d.Slot, at, dst.Len(), s) })
+}
+
+// pull enqueues the copy of n bytes of a slot of remote to at on s.
+func (e *stagedEnd) pull(remote *wire.CUDAIPCOutbox, index uint64, at driver.Ptr, n int, s *Stream) error {
+	g := s.gpu
 	memory, err := e.imports.memory(g, (*driver.IPCHandle)(&remote.Memory))
 	if err != nil {
 		return err
 	}
-	event, err := e.imports.event(g, (*driver.IPCHandle)(&remote.Events[d.Slot]))
+	event, err := e.imports.event(g, (*driver.IPCHandle)(&remote.Events[index]))
 	if err != nil {
 		return err
 	}
-	if (int(d.Slot)+1)*slotSize > memory.size {
-		return fmt.Errorf("%w: slot %d of an outbox of %d bytes", channel.ErrProtocol, d.Slot, memory.size)
+	if (int(index)+1)*slotSize > memory.size {
+		return fmt.Errorf("%w: slot %d of an outbox of %d bytes", channel.ErrProtocol, index, memory.size)
 	}
-	m.usedOn(s)
 	return exchange(g, event, s, func() error {
-		return g.driver.Copy(at, memory.ptr+driver.Ptr(d.Slot*slotSize), dst.Len(), s.handle)
+		return g.driver.Copy(at, memory.ptr+driver.Ptr(index*slotSize), n, s.handle)
 	})
 }

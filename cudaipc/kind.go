@@ -17,6 +17,7 @@ package cudaipc
 import (
 	"errors"
 	"fmt"
+	"sync"
 	"sync/atomic"
 
 	"github.com/tensorpipe-go/tensorpipe/cudaipc/driver"
@@ -43,6 +44,9 @@ type Kind struct {
 	gpus    []*gpu // by index
 	closed  atomic.Bool
 	imports importTable
+
+	close    sync.Once
+	closeErr error
 }
 
 var _ device.Kind = (*Kind)(nil)
@@ -116,16 +120,21 @@ func (k *Kind) Driver() driver.Driver { return k.driver }
 
 // Close waits until the devices that the Kind has used have no work left, and frees their memory,
 // streams and events. Nothing of the Kind may be in use, or be used later: close pipes and agents
-// first. Later calls fail with an error that matches ErrClosed. A further Close does nothing.
+// first. Later calls fail with an error that matches ErrClosed. A further Close returns the same
+// error.
 func (k *Kind) Close() error {
-	if k.closed.Swap(true) {
-		return nil
-	}
-	var all []error
-	for _, g := range k.gpus {
-		all = append(all, g.close())
-	}
-	return errors.Join(all...)
+	k.close.Do(func() {
+		var all []error
+		for _, g := range k.gpus {
+			all = append(all, g.drain())
+		}
+		k.closed.Store(true)
+		for _, g := range k.gpus {
+			all = append(all, g.close())
+		}
+		k.closeErr = errors.Join(all...)
+	})
+	return k.closeErr
 }
 
 // gpuOf returns the GPU of d, which must be usable. The error matches device.ErrDevice or ErrClosed.

@@ -1,10 +1,8 @@
 package cudaipc
 
 import (
-	"context"
 	"slices"
-	"sync"
-	"time"
+	"strconv"
 
 	"github.com/tensorpipe-go/tensorpipe/cudaipc/driver"
 	"github.com/tensorpipe-go/tensorpipe/internal/wire"
@@ -16,59 +14,67 @@ const (
 	slotSize  = 8 << 20
 )
 
-// outbox is memory of one GPU through which all channels in the compatible dialect send. It exists
-// until the Kind is closed.
+// outbox is memory of one GPU through which one end in the compatible dialect sends. TensorPipe has one
+// for all channels; with one for each, a peer that stops cannot take slots from others.
 type outbox struct {
 	gpu    *gpu
+	number int
 	base   driver.Ptr
 	memory driver.IPCHandle
 	events [slotCount]*sharedEvent
 	free   chan int // indices of slots
 
-	mu        sync.Mutex
-	importers []importer
-	retired   []retiredSlot
+	described bool     // to the peer of the present user
+	last      importer // the last user; nil if its peer reads no slot any more
 }
 
-// slot is a slot of an outbox.
-type slot struct {
-	outbox *outbox
-	index  int
-}
+// maxUnsure bounds the idle outboxes of a GPU of which it is not known whether their last peers still
+// read them. Beyond that the oldest one is used: its peer has not closed the channel, but this end has
+// closed it before at least as many others.
+const maxUnsure = 8
 
-// retiredSlot is a slot that its peer may still read. It is free when the peer is gone.
-type retiredSlot struct {
-	index int
-	end   importer
-}
-
-// takeOutbox returns the outbox of g, which the peer of end may map. It is allocated when it is first
-// needed.
-func (g *gpu) takeOutbox(end importer) (*outbox, error) {
+// takeOutbox returns an outbox of g for one end: one whose last peer reads it no more, or a new one.
+func (g *gpu) takeOutbox() (*outbox, error) {
 	if err := g.enter(); err != nil {
 		return nil, err
 	}
 	defer g.leave()
 	g.outboxMu.Lock()
 	defer g.outboxMu.Unlock()
-	if g.outbox == nil {
-		b, err := g.newOutbox()
-		if err != nil {
-			return nil, err
-		}
-		g.outbox = b
+	i := slices.IndexFunc(g.idle, (*outbox).unread)
+	if i < 0 && len(g.idle) >= maxUnsure {
+		i = 0
 	}
-	g.outbox.mu.Lock()
-	defer g.outbox.mu.Unlock()
-	if !slices.Contains(g.outbox.importers, end) {
-		g.outbox.importers = append(slices.DeleteFunc(g.outbox.importers, importer.gone), end)
+	if i >= 0 {
+		b := g.idle[i]
+		g.idle = slices.Delete(g.idle, i, i+1)
+		b.reset()
+		return b, nil
 	}
-	return g.outbox, nil
+	b, err := g.newOutbox()
+	if err != nil {
+		return nil, err
+	}
+	g.outboxes = append(g.outboxes, b)
+	b.reset()
+	return b, nil
 }
 
-// newOutbox allocates an outbox. The context must be current.
+// putOutbox keeps b for other ends. end is its user if the peer of that may still read slots, and
+// otherwise nil.
+func (g *gpu) putOutbox(b *outbox, end importer) {
+	g.outboxMu.Lock()
+	defer g.outboxMu.Unlock()
+	b.last = end
+	g.idle = append(g.idle, b)
+}
+
+// unread reports whether no peer reads a slot of b.
+func (b *outbox) unread() bool { return b.last == nil || b.last.gone() }
+
+// newOutbox allocates an outbox. The context must be current, and the caller holds outboxMu.
 func (g *gpu) newOutbox() (_ *outbox, err error) {
-	b := &outbox{gpu: g, free: make(chan int, slotCount)}
+	b := &outbox{gpu: g, number: len(g.outboxes)}
 	if b.base, err = g.driver.Alloc(slotCount * slotSize); err != nil {
 		return nil, err
 	}
@@ -76,7 +82,6 @@ func (g *gpu) newOutbox() (_ *outbox, err error) {
 	for i := range b.events {
 		if err == nil {
 			b.events[i], err = g.newSharedEvent()
-			b.free <- i
 		}
 	}
 	if err != nil {
@@ -86,54 +91,27 @@ func (g *gpu) newOutbox() (_ *outbox, err error) {
 	return b, nil
 }
 
-// describe returns what the peer needs to map b.
+// reset makes all slots free for a new user.
+func (b *outbox) reset() {
+	b.free = make(chan int, slotCount)
+	for i := range slotCount {
+		b.free <- i
+	}
+	b.described, b.last = false, nil
+}
+
+// describe returns what the peer needs to map b, in the first call for a user, and otherwise nil.
+// TensorPipe keeps what it has mapped by the name of the process, so that each outbox has another one.
 func (b *outbox) describe() *wire.CUDAIPCOutbox {
-	d := &wire.CUDAIPCOutbox{Process: processName(), Memory: b.memory}
+	if b.described {
+		return nil
+	}
+	b.described = true
+	d := &wire.CUDAIPCOutbox{Process: processName() + "_" + strconv.Itoa(b.number), Memory: b.memory}
 	for _, e := range b.events {
 		d.Events = append(d.Events, e.ipc)
 	}
 	return d
-}
-
-// take returns the index of a free slot. It blocks until one is free or ctx ends; the error is the cause
-// of ctx.
-func (b *outbox) take(ctx context.Context) (int, error) {
-	timer := time.NewTimer(0)
-	defer timer.Stop()
-	for {
-		select {
-		case i := <-b.free:
-			return i, nil
-		case <-ctx.Done():
-			return 0, context.Cause(ctx)
-		case <-timer.C:
-			b.reclaim()
-			timer.Reset(lastQuery)
-		}
-	}
-}
-
-// put frees a slot.
-func (b *outbox) put(index int) { b.free <- index }
-
-// retire frees a slot when the peer of end is gone.
-func (b *outbox) retire(index int, end importer) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.retired = append(b.retired, retiredSlot{index, end})
-}
-
-// reclaim frees the retired slots whose peers are gone.
-func (b *outbox) reclaim() {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.retired = slices.DeleteFunc(b.retired, func(s retiredSlot) bool {
-		gone := s.end.gone()
-		if gone {
-			b.put(s.index)
-		}
-		return gone
-	})
 }
 
 // exchange enqueues work with the memory of a slot on s, after the last use of the slot and before the
@@ -146,14 +124,4 @@ func (b *outbox) exchange(index int, s *Stream, work func(driver.Ptr) error) err
 	return exchange(b.gpu, b.events[index].handle, s, func() error {
 		return work(b.base + driver.Ptr(index*slotSize))
 	})
-}
-
-// close frees b, unless a peer may have mapped it, and reports whether one may have.
-func (b *outbox) close() (exported bool, err error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if !slices.ContainsFunc(b.importers, func(i importer) bool { return !i.gone() }) {
-		return false, b.gpu.driver.Free(b.base)
-	}
-	return true, nil
 }

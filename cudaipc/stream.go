@@ -1,6 +1,7 @@
 package cudaipc
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"runtime"
@@ -17,8 +18,9 @@ import (
 // A Stream that becomes unreachable is used again. An error of the work on a GPU is one of its
 // context: every later call on that device returns it.
 type Stream struct {
-	gpu    *gpu
-	handle driver.Stream
+	gpu        *gpu
+	handle     driver.Stream
+	deliveries deliveries
 }
 
 var _ device.Stream = (*Stream)(nil)
@@ -73,7 +75,7 @@ func (s *Stream) Record() (device.Event, error) {
 		s.gpu.putEvent(handle)
 		return nil, err
 	}
-	e := &Event{gpu: s.gpu, handle: handle}
+	e := &Event{gpu: s.gpu, handle: handle, deliveries: s.deliveries.unfinished()}
 	e.cleanup = runtime.AddCleanup(e, s.gpu.putEvent, handle)
 	runtime.KeepAlive(s)
 	return e, nil
@@ -91,6 +93,7 @@ func (s *Stream) Wait(ev device.Event) error {
 	}
 	defer s.gpu.leave()
 	err := s.gpu.driver.Wait(s.handle, e.handle)
+	s.deliveries.add(e.deliveries...)
 	runtime.KeepAlive(e)
 	runtime.KeepAlive(s)
 	return err
@@ -111,6 +114,7 @@ func (s *Stream) WaitFor(other device.Stream) error {
 	}
 	defer o.gpu.leave()
 	err := o.gpu.order(s.handle, o.handle)
+	s.deliveries.add(o.deliveries.unfinished()...)
 	runtime.KeepAlive(o)
 	runtime.KeepAlive(s)
 	return err
@@ -130,9 +134,10 @@ func (s *Stream) Synchronize(ctx context.Context) error {
 // Event is an event of a GPU. It implements [device.Event]. An Event that becomes unreachable is
 // used again.
 type Event struct {
-	gpu     *gpu
-	handle  driver.Event
-	cleanup runtime.Cleanup
+	gpu        *gpu
+	handle     driver.Event
+	cleanup    runtime.Cleanup
+	deliveries []*delivery // that belong to the work before the event
 }
 
 var _ device.Event = (*Event)(nil)
@@ -146,7 +151,18 @@ func (e *Event) Done() (bool, error) {
 	defer e.gpu.leave()
 	done, err := e.gpu.driver.EventDone(e.handle)
 	runtime.KeepAlive(e)
-	return done || err != nil, err
+	if !done && err == nil {
+		return false, nil
+	}
+	for _, d := range e.deliveries {
+		select {
+		case <-d.done:
+			err = cmp.Or(err, d.err)
+		default:
+			return err != nil, err
+		}
+	}
+	return true, err
 }
 
 // Times between two queries of an event by a goroutine that waits for it.

@@ -7,7 +7,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tensorpipe-go/tensorpipe/channel"
-	"github.com/tensorpipe-go/tensorpipe/device"
 )
 
 // runOptional tests EndRecv and, if the channel of b implements [channel.Compatible], Discard and
@@ -17,9 +16,10 @@ func runOptional(t *testing.T, b Backend) {
 	connect, _ := open(t, b)
 	if c, ok := connect.ch.(channel.Compatible); ok {
 		runGroup(t, b, "Discard", discardCases)
-		require.NoError(t, c.Fits(device.Bytes(make([]byte, 1000))))
+		src := defaultAllocator(t, b).alloc(1000)
+		require.NoError(t, c.Fits(src))
 		connect.close(errTest)
-		require.NoError(t, c.Fits(device.Bytes(make([]byte, 1000))), "after Close")
+		require.NoError(t, c.Fits(src), "after Close")
 	}
 }
 

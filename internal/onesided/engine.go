@@ -30,8 +30,7 @@ type Config struct {
 
 	// Acknowledge is set if a pull may read memory that the sender has revoked before. A Recv then
 	// completes without error only after the sender has confirmed that it had not revoked the tensor.
-	// In this mode the Protocol is closed before the connections, so that the peer knows that this end has
-	// unmapped its memory. The channel must have one connection.
+	// The channel must have one connection.
 	Acknowledge bool
 }
 
@@ -246,10 +245,8 @@ func (s *sendOp) end(cause error) {
 // release closes link and completes all Sends and Recvs with the error of the channel, except Recvs
 // that are being pulled, which Finish completes. It also closes the Protocol. It returns the error
 // of closing link. e.lifecycle calls it once, at the end of the channel, without mu.
-func (e *Engine) release(link channel.Link) (err error) {
-	if !e.Acknowledge {
-		err = channel.CloseLink(link)
-	}
+func (e *Engine) release(link channel.Link) error {
+	err := channel.CloseLink(link)
 	e.writer.Close()
 	cause := e.lifecycle.Err()
 	e.mu.Lock()
@@ -272,8 +269,5 @@ func (e *Engine) release(link channel.Link) (err error) {
 		r.Done(cause)
 	}
 	e.Protocol.Close()
-	if e.Acknowledge {
-		err = channel.CloseLink(link)
-	}
 	return err
 }

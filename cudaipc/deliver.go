@@ -1,0 +1,78 @@
+package cudaipc
+
+import (
+	"context"
+	"slices"
+	"sync"
+
+	"github.com/tensorpipe-go/tensorpipe/cudaipc/driver"
+)
+
+// delivery is the last step of a copy from a device to host memory that is not page-locked: the bytes
+// are in page-locked memory, and a goroutine copies them once the work of the device is done. Events
+// and streams count it as work of the stream.
+type delivery struct {
+	done chan struct{}
+	err  error // of the device, once done is closed
+}
+
+// deliveries are those that belong to the work of a stream.
+type deliveries struct {
+	mu  sync.Mutex
+	all []*delivery
+}
+
+// add adds more to the work of the stream.
+func (s *deliveries) add(more ...*delivery) {
+	if len(more) == 0 {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.all = append(s.all, more...)
+}
+
+// unfinished returns those that are not done, as a new slice, or nil.
+func (s *deliveries) unfinished() []*delivery {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.all = slices.DeleteFunc(s.all, func(d *delivery) bool {
+		select {
+		case <-d.done:
+			return true
+		default:
+			return false
+		}
+	})
+	return slices.Clone(s.all)
+}
+
+// deliver enqueues a copy of device memory at at to page-locked memory on s, and starts a goroutine
+// that copies it to dst when it has arrived. The context of s must be current.
+func (s *Stream) deliver(dst []byte, at driver.Ptr) error {
+	g := s.gpu
+	staged, err := g.pinned.take(len(dst))
+	if err != nil {
+		return err
+	}
+	if err := g.driver.Copy(driver.HostPtr(staged.data), at, len(dst), s.handle); err != nil {
+		g.pinned.putIdle(staged)
+		return err
+	}
+	arrived, err := s.Record()
+	if err != nil {
+		g.pinned.put(staged, s.handle)
+		return err
+	}
+	d := &delivery{done: make(chan struct{})}
+	s.deliveries.add(d)
+	g.background.Go(func() {
+		defer close(d.done)
+		if d.err = arrived.Synchronize(context.Background()); d.err == nil {
+			copy(dst, staged.data)
+		}
+		arrived.Release()
+		g.pinned.putIdle(staged)
+	})
+	return nil
+}
