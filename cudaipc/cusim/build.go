@@ -25,6 +25,9 @@ var flags = []string{
 	"-fvisibility=hidden", "-ffp-contract=off",
 }
 
+// notSupported is the reason of a [*MissingError] on other systems.
+const notSupported = "it runs on Linux on amd64 and arm64 only"
+
 // libraryName is the file name of the simulator, which is that of NVIDIA's driver.
 const libraryName = "libcuda.so.1"
 
@@ -48,8 +51,8 @@ type program struct {
 
 // build returns the path of the compiled program. See [Build].
 func (p program) build(dir string) (string, error) {
-	if runtime.GOOS != "linux" {
-		return "", &MissingError{"it runs on Linux only"}
+	if runtime.GOOS != "linux" || runtime.GOARCH != "amd64" && runtime.GOARCH != "arm64" {
+		return "", &MissingError{notSupported}
 	}
 	compiler, err := findCompiler()
 	if err != nil {

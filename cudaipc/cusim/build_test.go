@@ -47,10 +47,13 @@ func TestBuild(t *testing.T) {
 
 func TestBuildFails(t *testing.T) {
 	Library(t)
-	t.Setenv("CC", "false")
+	compiler := filepath.Join(t.TempDir(), "broken")
+	require.NoError(t, os.WriteFile(compiler, []byte("#!/bin/sh\necho unknown option >&2\nexit 3\n"), 0o700))
+	t.Setenv("CC", compiler)
 	_, err := Build(t.TempDir())
 	var failed *CompileError
 	require.ErrorAs(t, err, &failed)
+	require.Equal(t, "unknown option\n", failed.Output)
 	var exit *exec.ExitError
 	require.ErrorAs(t, err, &exit)
 }

@@ -30,6 +30,7 @@ var testOnly = map[string]struct {
 	"transport/transporttest":      {"a conformance suite", []string{"github.com/stretchr/testify", "golang.org/x/net"}},
 	"channel/channeltest":          {"a conformance suite", []string{"github.com/stretchr/testify"}},
 	"agent/store/storetest":        {"a conformance suite", []string{"github.com/stretchr/testify"}},
+	"cudaipc/cusim":                {"a simulated driver", []string{"github.com/ebitengine/purego"}},
 	"internal/testutil/leakcheck":  {"the TestMain of all packages", []string{"go.uber.org/goleak"}},
 	"internal/testutil/procgroup":  {"tests in several processes", nil},
 	"internal/testutil/subprocess": {"tests that change their process for good", nil},

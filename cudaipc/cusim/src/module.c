@@ -164,7 +164,7 @@ static void run_kernel(struct op *op)
 {
     struct kernel_op *k = (struct kernel_op *)op;
     const char *signature = k->kernel->signature;
-    long delay = config()->delay_us;
+    bool late = config()->delay_us != 0;
     struct kernel_call staged = k->call;
     size_t early[MAX_PARAMS] = {0};
     const char *out = (const char *)k->call.memory[0];
@@ -173,14 +173,14 @@ static void run_kernel(struct op *op)
             continue;
         const char *in = (const char *)k->call.memory[i];
         bool overwritten = in < out + k->bytes[0] && out < in + k->bytes[i];
-        early[i] = delay == 0 || overwritten ? k->bytes[i] : k->bytes[i] / 2;
+        early[i] = !late || overwritten ? k->bytes[i] : k->bytes[i] / 2;
         staged.memory[i] = must_alloc(k->bytes[i]);
         memcpy(staged.memory[i], in, early[i]);
     }
-    if (delay != 0) {
+    if (late) {
         if (signature[0] == 'o')
             memset(k->call.memory[0], POISON, k->bytes[0]);
-        pause_us(delay);
+        pause_late();
     }
     for (int i = 0; signature[i] != '\0'; i++) {
         if (signature[i] == 'p')

@@ -20,6 +20,27 @@ void pause_us(long us)
         continue;
 }
 
+/* Reports whether a stream has an operation with a number up to last that could begin now. */
+static bool could_begin(uint64_t last)
+{
+    for (struct stream *s = streams; s != NULL; s = s->next) {
+        bool held = s->held || stream_hold_all;
+        if (s->first != NULL && !s->running && !held && s->first->number <= last)
+            return true;
+    }
+    return false;
+}
+
+void pause_late(void)
+{
+    pause_us(config()->delay_us);
+    sim_lock();
+    uint64_t last = last_number;
+    while (could_begin(last))
+        pthread_cond_wait(&sim_progress, &sim_mutex);
+    sim_unlock();
+}
+
 /* Reports whether the memory of an operation is still there. If not, the context of its stream
    fails, as that of a device that accesses an illegal address. */
 static bool check_uses(struct op *op)
@@ -72,12 +93,15 @@ static void *run_stream(void *argument)
         struct op *op = s->first;
         if (op == NULL)
             break;
+        s->running = true;
+        pthread_cond_broadcast(&sim_progress);
         if (check_uses(op)) {
             sim_unlock();
             op->run(op);
             sim_lock();
             check_uses(op);
         }
+        s->running = false;
         s->first = op->next;
         if (s->first == NULL)
             s->last = NULL;
@@ -257,6 +281,7 @@ void cusim_hold_all(void)
 {
     sim_lock();
     stream_hold_all = true;
+    pthread_cond_broadcast(&sim_progress);
     sim_unlock();
 }
 
@@ -291,6 +316,7 @@ static int set_held(CUstream handle, bool held)
     if (s != NULL) {
         s->held = held;
         pthread_cond_signal(&s->work);
+        pthread_cond_broadcast(&sim_progress);
     }
     sim_unlock();
     return s == NULL ? -1 : 0;

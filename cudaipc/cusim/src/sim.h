@@ -277,6 +277,7 @@ struct stream {
     bool held;
     bool closing;
     struct op *first; /* the running operation, or the next one */
+    bool running;     /* first has begun */
     struct op *last;
     pthread_cond_t work; /* signalled when first, held or closing change */
 };
@@ -305,8 +306,13 @@ void process_drain(void);
 /* Destroys all streams of a context once their work is done. */
 void stream_destroy_all(struct context *ctx);
 
-/* Pauses the calling thread, without the lock. */
+/* Pauses the calling thread. It needs no lock. */
 void pause_us(long us);
+
+/* Makes the running operation late: pauses for CUSIM_DELAY_US, and then until the operations of
+   other streams that can begin have begun, so that a slow machine does not hide a missing wait. It
+   needs no lock. */
+void pause_late(void);
 
 /* ---- event.c */
 

@@ -1,32 +1,35 @@
-/* The program: replay SCENARIO runs one scenario, replay lists them. */
+/* The program: replay SCENARIO runs one scenario, replay lists those that need no environment. */
 #include "replay.h"
 
 static const struct scenario {
     const char *name;
     void (*run)(void);
-    bool is_child;
+    bool listed;
 } scenarios[] = {
-    {"memory", scenario_memory, false},
-    {"attributes", scenario_attributes, false},
-    {"devices", scenario_devices, false},
-    {"contexts", scenario_contexts, false},
-    {"host", scenario_host, false},
-    {"streams", scenario_streams, false},
-    {"default_stream", scenario_default_stream, false},
-    {"threads", scenario_threads, false},
-    {"events", scenario_events, false},
-    {"hold", scenario_hold, false},
-    {"late", scenario_late, false},
-    {"drop", scenario_drop, false},
-    {"kernels", scenario_kernels, false},
-    {"launch", scenario_launch, false},
-    {"failures", scenario_failures, false},
-    {"ipc", scenario_ipc, false},
-    {"ipc_misuse", scenario_ipc_misuse, false},
-    {"ipc_dead", scenario_ipc_dead, false},
-    {"child_ipc", child_ipc, true},
-    {"child_ipc_misuse", child_ipc_misuse, true},
-    {"child_ipc_dead", child_ipc_dead, true},
+    {"memory", scenario_memory, true},
+    {"attributes", scenario_attributes, true},
+    {"devices", scenario_devices, true},
+    {"contexts", scenario_contexts, true},
+    {"host", scenario_host, true},
+    {"streams", scenario_streams, true},
+    {"default_stream", scenario_default_stream, true},
+    {"threads", scenario_threads, true},
+    {"events", scenario_events, true},
+    {"hold", scenario_hold, true},
+    {"late", scenario_late, true},
+    {"drop", scenario_drop, true},
+    {"kernels", scenario_kernels, true},
+    {"launch", scenario_launch, true},
+    {"failures", scenario_failures, true},
+    {"ipc", scenario_ipc, true},
+    {"ipc_misuse", scenario_ipc_misuse, true},
+    {"ipc_dead", scenario_ipc_dead, true},
+    {"chain", scenario_chain, false},
+    {"visible", scenario_visible, false},
+    {"held", scenario_held, false},
+    {"child_ipc", child_ipc, false},
+    {"child_ipc_misuse", child_ipc_misuse, false},
+    {"child_ipc_dead", child_ipc_dead, false},
 };
 
 enum { SCENARIOS = sizeof scenarios / sizeof *scenarios };
@@ -83,7 +86,7 @@ size_t count_wrong(CUdeviceptr from, size_t words, uint32_t want)
 int main(int argc, char **argv)
 {
     for (int i = 0; i < SCENARIOS; i++) {
-        if (argc < 2 && !scenarios[i].is_child)
+        if (argc < 2 && scenarios[i].listed)
             printf("%s\n", scenarios[i].name);
         if (argc == 2 && strcmp(argv[1], scenarios[i].name) == 0) {
             scenarios[i].run();

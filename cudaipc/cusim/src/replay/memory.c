@@ -140,6 +140,20 @@ void scenario_devices(void)
     EXPECT(cusim_calls("cuInit") == 2);
 }
 
+void scenario_visible(void)
+{
+    int count;
+    CUuuid uuid;
+    char name[100];
+    OK(cuInit(0));
+    OK(cuDeviceGetCount(&count));
+    for (int i = 0; i < count; i++) {
+        OK(cuDeviceGetUuid_v2(&uuid, i));
+        OK(cuDeviceGetName(name, sizeof name, i));
+        printf("%s %.6s\n", name, uuid.bytes);
+    }
+}
+
 void scenario_contexts(void)
 {
     unsigned flags;

@@ -73,6 +73,12 @@ void scenario_ipc(void);
 void scenario_ipc_misuse(void);
 void scenario_ipc_dead(void);
 
+/* Runs that depend on the environment: a chain of operations, of which each wait is needed; the visible
+   devices, printed; work that is held from the start. */
+void scenario_chain(void);
+void scenario_visible(void);
+void scenario_held(void);
+
 /* Runs the child of a scenario with another process; the parent is at the other end of stdin and
    stdout. */
 void child_ipc(void);

@@ -272,3 +272,20 @@ void scenario_drop(void)
     OK(cuEventSynchronize(e));
     OK(cuEventQuery(e));
 }
+
+void scenario_chain(void)
+{
+    use_device(0);
+    EXPECT(run_chain(3) == 0);
+}
+
+void scenario_held(void)
+{
+    use_device(0);
+    CUstream s = new_stream();
+    CUdeviceptr p = new_memory(1);
+    OK(cuMemsetD8Async(p, 1, 1, s));
+    RESULT(CUDA_ERROR_NOT_READY, cuStreamQuery(s));
+    cusim_release_all();
+    OK(cuStreamSynchronize(s));
+}
