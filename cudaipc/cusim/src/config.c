@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "sim.h"
+#include "stream.h"
 
 static struct config options;
 
@@ -61,6 +61,15 @@ static bool set_delay(const char *text)
     return true;
 }
 
+static bool set_hold(const char *text)
+{
+    bool hold;
+    if (!set_flag(text, &hold))
+        return false;
+    stream_set_hold_all(hold);
+    return true;
+}
+
 /* Sets an option; "" stands for its default. Returns false if the name or the value is invalid. */
 static bool set_option(const char *name, const char *text)
 {
@@ -81,7 +90,7 @@ static bool set_option(const char *name, const char *text)
     if (strcmp(name, "CUSIM_MIG") == 0)
         return set_flag(text, &options.mig);
     if (strcmp(name, "CUSIM_HOLD") == 0)
-        return set_flag(text, &stream_hold_all);
+        return set_hold(text);
     if (strcmp(name, "CUSIM_BAD_DEVICE") == 0)
         return set_int(text, -1, MAX_DEVICES - 1, &options.bad_device);
     if (strcmp(name, "CUSIM_PROCESS") == 0)

@@ -1,7 +1,8 @@
 /* Contexts: primary contexts of devices, other contexts, and the stack of each thread. */
 #include <stdlib.h>
 
-#include "sim.h"
+#include "event.h"
+#include "kernel.h"
 
 enum {
     STACK_DEPTH = 64,

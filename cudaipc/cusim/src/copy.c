@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "sim.h"
+#include "stream.h"
 
 struct copy_op {
     struct op op;

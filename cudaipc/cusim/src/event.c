@@ -11,7 +11,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "sim.h"
+#include "event.h"
 
 enum { DEAD_CHECK_NS = 20 * 1000 * 1000 }; /* how often a wait checks that the recorder lives */
 

@@ -2,7 +2,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "sim.h"
+#include "stream.h"
 
 static CUresult allocate(void **address, size_t size, unsigned flags)
 {

@@ -5,7 +5,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "sim.h"
+#include "event.h"
 
 enum {
     MEMORY_HANDLE = 0x636d6831,

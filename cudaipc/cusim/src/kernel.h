@@ -2,7 +2,7 @@
 #ifndef CUSIM_KERNEL_H
 #define CUSIM_KERNEL_H
 
-#include "sim.h"
+#include "stream.h"
 
 enum { MAX_PARAMS = 6 };
 
@@ -29,5 +29,8 @@ struct kernel {
 
 /* Returns the kernel with a name, or null. */
 const struct kernel *kernel_find(const char *name);
+
+/* Unloads all modules of a context. */
+void module_unload_all(struct context *ctx);
 
 #endif

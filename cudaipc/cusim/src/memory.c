@@ -8,7 +8,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "sim.h"
+#include "stream.h"
 
 enum { MEMORY_MAGIC = 0x636d656d };
 

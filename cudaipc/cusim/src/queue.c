@@ -6,12 +6,11 @@
 #include <stdlib.h>
 #include <time.h>
 
-#include "sim.h"
-
-bool stream_hold_all;
+#include "stream.h"
 
 static struct stream *streams; /* all that have a thread */
-static uint64_t last_number;
+static uint64_t last_number;   /* of operations */
+static bool hold_all;          /* no operation of the process begins */
 
 void pause_us(long us)
 {
@@ -24,7 +23,7 @@ void pause_us(long us)
 static bool could_begin(uint64_t last)
 {
     for (struct stream *s = streams; s != NULL; s = s->next) {
-        bool held = s->held || stream_hold_all;
+        bool held = s->held || hold_all;
         if (s->first != NULL && !s->running && !held && s->first->number <= last)
             return true;
     }
@@ -88,7 +87,7 @@ static void *run_stream(void *argument)
     set_call_name("work of a stream");
     sim_lock();
     for (;;) {
-        while (s->first == NULL ? !s->closing : s->held || stream_hold_all)
+        while (s->first == NULL ? !s->closing : s->held || hold_all)
             pthread_cond_wait(&s->work, &sim_mutex);
         struct op *op = s->first;
         if (op == NULL)
@@ -277,31 +276,36 @@ void stream_destroy_all(struct context *ctx)
         pthread_cond_wait(&sim_progress, &sim_mutex);
 }
 
-void cusim_hold_all(void)
+void stream_set_hold_all(bool hold)
+{
+    hold_all = hold;
+    for (struct stream *s = streams; s != NULL; s = s->next) {
+        if (!hold)
+            s->held = false;
+        pthread_cond_signal(&s->work);
+    }
+    pthread_cond_broadcast(&sim_progress);
+}
+
+/* Reads the options first, which would set CUSIM_HOLD later. */
+static void lock_and_set_hold_all(bool hold)
 {
     sim_lock();
-    stream_hold_all = true;
-    pthread_cond_broadcast(&sim_progress);
+    config();
+    stream_set_hold_all(hold);
     sim_unlock();
 }
 
-void cusim_release_all(void)
-{
-    sim_lock();
-    stream_hold_all = false;
-    for (struct stream *s = streams; s != NULL; s = s->next) {
-        s->held = false;
-        pthread_cond_signal(&s->work);
-    }
-    sim_unlock();
-}
+void cusim_hold_all(void) { lock_and_set_hold_all(true); }
+
+void cusim_release_all(void) { lock_and_set_hold_all(false); }
 
 /* Returns the stream of a handle, which may be destroyed with work left, or null. */
 static struct stream *find_stream(CUstream handle)
 {
     struct context *ctx = current_context();
     if (handle == NULL || handle == CU_STREAM_LEGACY)
-        return ctx == NULL ? NULL : default_stream(ctx);
+        return ctx == NULL || !ctx->active ? NULL : default_stream(ctx);
     for (struct stream *s = streams; s != NULL; s = s->next) {
         if (s->handle == handle)
             return s;

@@ -1,5 +1,5 @@
 /* The functions of the driver for streams. */
-#include "sim.h"
+#include "stream.h"
 
 static CUresult create(CUstream *handle, unsigned flags)
 {

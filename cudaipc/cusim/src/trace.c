@@ -6,7 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "sim.h"
+#include "stream.h"
 
 static const char *const call_names[NUMBERED_CALLS] = {"record", "wait", "sync"};
 

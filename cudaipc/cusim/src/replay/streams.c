@@ -174,13 +174,13 @@ static void *free_memory(void *context)
 void scenario_hold(void)
 {
     pthread_t thread;
+    cusim_hold_all(); /* before the first call of the driver */
     CUcontext ctx = use_device(0);
     CUstream a = new_stream();
     CUstream b = new_stream();
     uint32_t *host = new_host(2);
     CUdeviceptr p = new_memory(4);
     host[0] = 1;
-    cusim_hold_all();
     OK(cuMemsetD32Async(p, 9, 1, a));
     OK(cuMemcpyAsync((uintptr_t)host, p, 4, a));
     EXPECT(cusim_queued(a) == 2);
@@ -207,7 +207,13 @@ void scenario_hold(void)
     EXPECT(cusim_release(a) == 0);
     OK(cuCtxSynchronize());
     EXPECT(count_wrong(p, 1, 10) == 0);
-    EXPECT(cusim_hold(a) == -1 || cusim_queued(a) == 0);
+    EXPECT(cusim_hold(a) == -1);
+
+    EXPECT(cusim_set("CUSIM_HOLD", "1") == 0);
+    OK(cuMemsetD32Async(p, 12, 1, b));
+    RESULT(CUDA_ERROR_NOT_READY, cuStreamQuery(b));
+    EXPECT(cusim_set("CUSIM_HOLD", "0") == 0);
+    OK(cuStreamSynchronize(b));
 }
 
 /* Runs a fill, a copy after it, and another fill after that, on streams of their own. Returns the
