@@ -17,8 +17,7 @@ struct copy_op {
 static void run_copy(struct op *op)
 {
     struct copy_op *c = (struct copy_op *)op;
-    bool late = config()->delay_us != 0;
-    if (!late) {
+    if (!op->late) {
         memmove(c->to, c->from, c->bytes);
         return;
     }
@@ -27,7 +26,7 @@ static void run_copy(struct op *op)
     char *staged = must_alloc(c->bytes);
     memcpy(staged, c->from, early);
     memset(c->to, POISON, c->bytes);
-    pause_late();
+    pause_late(op);
     memcpy(staged + early, c->from + early, c->bytes - early);
     memcpy(c->to, staged, c->bytes);
     free(staged);
@@ -52,6 +51,7 @@ static CUresult copy(CUdeviceptr dst, enum side dst_side, CUdeviceptr src, enum 
         return result;
     struct copy_op *op = must_alloc(sizeof *op);
     op->op.run = run_copy;
+    op->op.moves_data = true;
     op->op.uses[0] = to.allocation;
     op->op.uses[1] = from.allocation;
     op->to = to.bytes;
@@ -146,10 +146,9 @@ struct fill_op {
 static void run_fill(struct op *op)
 {
     struct fill_op *f = (struct fill_op *)op;
-    bool late = config()->delay_us != 0;
-    if (late) {
+    if (op->late) {
         memset(f->to, POISON, f->count * f->width);
-        pause_late();
+        pause_late(op);
     }
     if (f->width == 1) {
         memset(f->to, (int)f->value, f->count);
@@ -176,6 +175,7 @@ static CUresult fill(CUdeviceptr dst, unsigned value, size_t width, size_t count
         return result;
     struct fill_op *op = must_alloc(sizeof *op);
     op->op.run = run_fill;
+    op->op.moves_data = true;
     op->op.uses[0] = to.allocation;
     op->to = to.bytes;
     op->value = value;

@@ -190,10 +190,17 @@ struct event_op {
 
 static void release_event(struct op *op) { unref(((struct event_op *)op)->event); }
 
+static void run_wait(struct op *op)
+{
+    struct event_op *w = (struct event_op *)op;
+    wait_for(w->event->state, w->record);
+}
+
 static void enqueue(struct stream *s, struct event *e, uint32_t record, void (*run)(struct op *))
 {
     struct event_op *op = must_alloc(sizeof *op);
     op->op.run = run;
+    op->op.can_block = run == run_wait;
     op->op.release = release_event;
     op->event = e;
     op->record = record;
@@ -241,12 +248,6 @@ CUresult cuEventRecord(CUevent event, CUstream stream)
 {
     ENTER(NEEDS_CONTEXT);
     LEAVE(record(event, stream));
-}
-
-static void run_wait(struct op *op)
-{
-    struct event_op *w = (struct event_op *)op;
-    wait_for(w->event->state, w->record);
 }
 
 static CUresult stream_wait(CUstream stream, CUevent event, unsigned flags)

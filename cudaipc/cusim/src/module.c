@@ -164,41 +164,39 @@ static void run_kernel(struct op *op)
 {
     struct kernel_op *k = (struct kernel_op *)op;
     const char *signature = k->kernel->signature;
-    bool late = config()->delay_us != 0;
     struct kernel_call staged = k->call;
     size_t early[MAX_PARAMS] = {0};
     const char *out = (const char *)k->call.memory[0];
     for (int i = 0; signature[i] != '\0'; i++) {
-        if (signature[i] != 'p')
+        if (signature[i] != 'p' || k->bytes[i] == 0)
             continue;
         const char *in = (const char *)k->call.memory[i];
         bool overwritten = in < out + k->bytes[0] && out < in + k->bytes[i];
-        early[i] = !late || overwritten ? k->bytes[i] : k->bytes[i] / 2;
+        early[i] = !op->late || overwritten ? k->bytes[i] : k->bytes[i] / 2;
         staged.memory[i] = must_alloc(k->bytes[i]);
         memcpy(staged.memory[i], in, early[i]);
     }
-    if (late) {
-        if (signature[0] == 'o')
+    if (op->late) {
+        if (k->bytes[0] > 0)
             memset(k->call.memory[0], POISON, k->bytes[0]);
-        pause_late();
+        pause_late(op);
     }
     for (int i = 0; signature[i] != '\0'; i++) {
-        if (signature[i] == 'p')
+        if (staged.memory[i] != k->call.memory[i])
             memcpy((char *)staged.memory[i] + early[i], (char *)k->call.memory[i] + early[i], k->bytes[i] - early[i]);
     }
     k->kernel->run(&staged);
     for (int i = 0; signature[i] != '\0'; i++) {
-        if (signature[i] == 'p')
+        if (staged.memory[i] != k->call.memory[i])
             free(staged.memory[i]);
     }
 }
 
 /* Reads the values of parameters from an array of pointers to them. */
-static CUresult read_params(const char *signature, void **from, union value *params)
+static void read_params(const char *signature, void **from, union value *params)
 {
     for (int i = 0; signature[i] != '\0'; i++)
         memcpy(&params[i], from[i], signature[i] == 'f' ? sizeof(float) : sizeof(uint64_t));
-    return CUDA_SUCCESS;
 }
 
 /* Reads the values of parameters from a buffer, in which each is at a multiple of its size. */
@@ -288,14 +286,17 @@ static CUresult launch(CUfunction function, CUstream stream, void **params, void
         return misuse(CUDA_ERROR_INVALID_HANDLE, "%p is no function, or %p no stream", (void *)function, (void *)stream);
     if (f->context != s->context || f->context != current_context())
         return misuse(CUDA_ERROR_INVALID_HANDLE, "the function, the stream and the current context differ");
-    bool has_params = f->kernel->signature[0] != '\0';
-    if (has_params && (params == NULL) == (extra == NULL))
+    if ((params == NULL) == (extra == NULL))
         return misuse(CUDA_ERROR_INVALID_VALUE, "either params or extra must be given");
     struct kernel_op *op = must_alloc(sizeof *op);
     op->op.run = run_kernel;
+    op->op.moves_data = true;
     op->kernel = f->kernel;
-    CUresult result = params != NULL ? read_params(f->kernel->signature, params, op->call.params)
-                                     : read_packed(f->kernel->signature, extra, op->call.params);
+    CUresult result = CUDA_SUCCESS;
+    if (params != NULL)
+        read_params(f->kernel->signature, params, op->call.params);
+    else
+        result = read_packed(f->kernel->signature, extra, op->call.params);
     if (result == CUDA_SUCCESS)
         result = resolve(op, s->context);
     if (result != CUDA_SUCCESS) {

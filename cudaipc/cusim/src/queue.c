@@ -19,23 +19,33 @@ void pause_us(long us)
         continue;
 }
 
-/* Reports whether a stream has an operation with a number up to last that could begin now. */
-static bool could_begin(uint64_t last)
+/* Reports whether a stream has an operation with a number up to last that can proceed now: it is
+   neither held, nor late, nor may it wait for something. */
+static bool can_proceed(uint64_t last)
 {
     for (struct stream *s = streams; s != NULL; s = s->next) {
-        bool held = s->held || hold_all;
-        if (s->first != NULL && !s->running && !held && s->first->number <= last)
+        bool held = !s->running && (s->held || hold_all);
+        if (s->first != NULL && s->first->number <= last && !s->resting && !held)
             return true;
     }
     return false;
 }
 
-void pause_late(void)
+static void set_resting(struct stream *s)
 {
+    s->resting = true;
+    pthread_cond_broadcast(&sim_progress);
+}
+
+void pause_late(struct op *op)
+{
+    sim_lock();
+    set_resting(op->stream);
+    sim_unlock();
     pause_us(config()->delay_us);
     sim_lock();
     uint64_t last = last_number;
-    while (could_begin(last))
+    while (can_proceed(last))
         pthread_cond_wait(&sim_progress, &sim_mutex);
     sim_unlock();
 }
@@ -93,7 +103,9 @@ static void *run_stream(void *argument)
         if (op == NULL)
             break;
         s->running = true;
-        pthread_cond_broadcast(&sim_progress);
+        if (op->can_block)
+            set_resting(s);
+        op->late = op->moves_data && config()->delay_us != 0;
         if (check_uses(op)) {
             sim_unlock();
             op->run(op);
@@ -101,9 +113,8 @@ static void *run_stream(void *argument)
             check_uses(op);
         }
         s->running = false;
+        s->resting = false;
         s->first = op->next;
-        if (s->first == NULL)
-            s->last = NULL;
         free_op(op);
         pthread_cond_broadcast(&sim_progress);
     }
@@ -202,6 +213,7 @@ static void order_after(struct stream *s, struct stream *other)
         return;
     struct after_op *after = must_alloc(sizeof *after);
     after->op.run = run_after;
+    after->op.can_block = true;
     after->other = other;
     after->last = last_number;
     append(s, &after->op);
@@ -300,8 +312,7 @@ void cusim_hold_all(void) { lock_and_set_hold_all(true); }
 
 void cusim_release_all(void) { lock_and_set_hold_all(false); }
 
-/* Returns the stream of a handle, which may be destroyed with work left, or null. */
-static struct stream *find_stream(CUstream handle)
+struct stream *stream_find(CUstream handle)
 {
     struct context *ctx = current_context();
     if (handle == NULL || handle == CU_STREAM_LEGACY)
@@ -311,35 +322,4 @@ static struct stream *find_stream(CUstream handle)
             return s;
     }
     return NULL;
-}
-
-static int set_held(CUstream handle, bool held)
-{
-    sim_lock();
-    struct stream *s = find_stream(handle);
-    if (s != NULL) {
-        s->held = held;
-        pthread_cond_signal(&s->work);
-        pthread_cond_broadcast(&sim_progress);
-    }
-    sim_unlock();
-    return s == NULL ? -1 : 0;
-}
-
-int cusim_hold(CUstream stream) { return set_held(stream, true); }
-
-int cusim_release(CUstream stream) { return set_held(stream, false); }
-
-int64_t cusim_queued(CUstream stream)
-{
-    int64_t count = -1;
-    sim_lock();
-    struct stream *s = find_stream(stream);
-    if (s != NULL) {
-        count = 0;
-        for (struct op *op = s->first; op != NULL; op = op->next)
-            count++;
-    }
-    sim_unlock();
-    return count;
 }

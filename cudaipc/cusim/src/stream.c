@@ -1,4 +1,4 @@
-/* The functions of the driver for streams. */
+/* The functions of the driver for streams, and the control functions for one stream. */
 #include "stream.h"
 
 static CUresult create(CUstream *handle, unsigned flags)
@@ -122,6 +122,7 @@ static CUresult launch_host(CUstream stream, CUhostFn function, void *data)
         return misuse(CUDA_ERROR_INVALID_VALUE, "the function is null");
     struct host_op *op = must_alloc(sizeof *op);
     op->op.run = run_host;
+    op->op.can_block = true;
     op->function = function;
     op->data = data;
     stream_enqueue(s, &op->op);
@@ -132,4 +133,35 @@ CUresult cuLaunchHostFunc(CUstream stream, CUhostFn function, void *data)
 {
     ENTER(NEEDS_CONTEXT);
     LEAVE(launch_host(stream, function, data));
+}
+
+static int set_held(CUstream handle, bool held)
+{
+    sim_lock();
+    struct stream *s = stream_find(handle);
+    if (s != NULL) {
+        s->held = held;
+        pthread_cond_signal(&s->work);
+        pthread_cond_broadcast(&sim_progress);
+    }
+    sim_unlock();
+    return s == NULL ? -1 : 0;
+}
+
+int cusim_hold(CUstream stream) { return set_held(stream, true); }
+
+int cusim_release(CUstream stream) { return set_held(stream, false); }
+
+int64_t cusim_queued(CUstream stream)
+{
+    int64_t count = -1;
+    sim_lock();
+    struct stream *s = stream_find(stream);
+    if (s != NULL) {
+        count = 0;
+        for (struct op *op = s->first; op != NULL; op = op->next)
+            count++;
+    }
+    sim_unlock();
+    return count;
 }

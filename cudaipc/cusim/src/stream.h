@@ -31,6 +31,9 @@ struct op {
     struct stream *stream;
     uint64_t number;                     /* increases with each operation of the process */
     struct allocation *uses[MAX_USES];   /* memory that must not be freed before the end, or null */
+    bool moves_data;                     /* it is late with CUSIM_DELAY_US, and calls pause_late then */
+    bool can_block;                      /* it waits for something that may take any time */
+    bool late;                           /* set when it begins: it must call pause_late */
     void (*run)(struct op *op);          /* called without the lock */
     void (*release)(struct op *op);      /* releases all but op itself and uses; may be null */
 };
@@ -44,8 +47,9 @@ struct stream {
     bool held;
     bool closing;
     struct op *first; /* the running operation, or the next one */
-    bool running;     /* first has begun */
-    struct op *last;
+    struct op *last;  /* undefined if first is null */
+    bool running; /* first has begun */
+    bool resting; /* first has begun, and has called pause_late or can block */
     pthread_cond_t work; /* signalled when first, held or closing change */
 };
 
@@ -62,6 +66,10 @@ void stream_close(struct stream *s);
    CU_STREAM_LEGACY are the default stream of the current context. */
 struct stream *stream_get(CUstream handle);
 
+/* Returns the stream of a handle, which may be destroyed with work left, or null. The null handle is
+   the default stream of the current context. */
+struct stream *stream_find(CUstream handle);
+
 /* Appends an operation, which the stream owns from then on. */
 void stream_enqueue(struct stream *s, struct op *op);
 
@@ -77,9 +85,9 @@ void stream_destroy_all(struct context *ctx);
 /* Pauses the calling thread. It needs no lock. */
 void pause_us(long us);
 
-/* Makes the running operation late: pauses for CUSIM_DELAY_US, and then until the operations of
-   other streams that can begin have begun, so that a slow machine does not hide a missing wait. It
-   needs no lock. */
-void pause_late(void);
+/* Makes an operation late: pauses for CUSIM_DELAY_US, and then until no other stream can proceed
+   without waiting for something, so that a slow machine does not hide a missing wait. The thread of
+   the stream calls it, without the lock, between the early and the late part of the operation. */
+void pause_late(struct op *op);
 
 #endif

@@ -54,7 +54,7 @@ static void receive_message(int fd, struct message *m)
 static void expect_exit(struct child *c)
 {
     int status;
-    close(c->to);
+    EXPECT(close(c->to) == 0);
     EXPECT(waitpid(c->pid, &status, 0) == c->pid);
     EXPECT(WIFEXITED(status) && WEXITSTATUS(status) == 0);
 }
@@ -133,7 +133,49 @@ void scenario_ipc_misuse(void)
     MISUSE(CUDA_SUCCESS, cuMemFree_v2(p));
     OK(cuEventDestroy_v2(e));
     send_message(c.to, &m);
+    receive_message(c.from, &m);
+
+    /* The descriptors of the handles are those of other memory and another event. */
+    OK(cuIpcGetMemHandle(&m.memory, new_memory(4 * WORDS)));
+    e = new_event(CU_EVENT_DISABLE_TIMING | CU_EVENT_INTERPROCESS);
+    send_message(c.to, &m);
+    receive_message(c.from, &m);
     expect_exit(&c);
+}
+
+/* The parent destroys an event and frees memory that its own queued work still uses. */
+void scenario_ipc_destroyed(void)
+{
+    struct child c = start("child_ipc_destroyed");
+    use_device(1);
+    CUstream other = new_stream();
+    CUdeviceptr to = new_memory(4);
+    use_device(0);
+    CUstream s = new_stream();
+    CUdeviceptr p = new_memory(4);
+    CUevent e = new_event(CU_EVENT_DISABLE_TIMING | CU_EVENT_INTERPROCESS);
+    struct message m;
+    OK(cuIpcGetMemHandle(&m.memory, p));
+    OK(cuIpcGetEventHandle(&m.event, e));
+    EXPECT(cusim_hold(other) == 0);
+    OK(cuMemcpyAsync(to, p, 4, other));
+    OK(cuMemFree_v2(p));
+    EXPECT(cusim_hold(s) == 0);
+    OK(cuEventRecord(e, s));
+    OK(cuEventDestroy_v2(e));
+    send_message(c.to, &m);
+    expect_exit(&c);
+}
+
+void child_ipc_destroyed(void)
+{
+    use_device(0);
+    struct message m;
+    CUdeviceptr p;
+    CUevent e;
+    receive_message(STDIN_FILENO, &m);
+    RESULT(CUDA_ERROR_MAP_FAILED, cuIpcOpenMemHandle_v2(&p, m.memory, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
+    RESULT(CUDA_ERROR_MAP_FAILED, cuIpcOpenEventHandle(&e, m.event));
 }
 
 void child_ipc_misuse(void)
@@ -160,10 +202,15 @@ void child_ipc_misuse(void)
     RESULT(CUDA_ERROR_MAP_FAILED, cuIpcOpenEventHandle(&e, m.event));
     MISUSE(CUDA_ERROR_INVALID_HANDLE, cuEventQuery(e));
     OK(cuEventDestroy_v2(e));
-    MISUSE(CUDA_ERROR_ILLEGAL_ADDRESS, cuMemcpyDtoH_v2(&word, p, 4));
+    MISUSE(CUDA_ERROR_ILLEGAL_ADDRESS, cuMemsetD8Async(p, 1, 1, NULL));
     RESULT(CUDA_ERROR_ILLEGAL_ADDRESS, cuCtxSynchronize()); /* the context has failed */
+    send_message(STDOUT_FILENO, &m);
+    receive_message(STDIN_FILENO, &end);
+    EXPECT(memcmp(&end.memory, &m.memory, 12) == 0); /* the same process and descriptor */
     use_device(0);
     RESULT(CUDA_ERROR_MAP_FAILED, cuIpcOpenMemHandle_v2(&again, m.memory, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
+    RESULT(CUDA_ERROR_MAP_FAILED, cuIpcOpenEventHandle(&e, m.event));
+    send_message(STDOUT_FILENO, &m);
 }
 
 /* The child records an event that is never done, and is killed. */

@@ -83,6 +83,8 @@ void scenario_kernels(void)
     OK(cuModuleUnload(m));
     MISUSE(CUDA_ERROR_INVALID_HANDLE, cuLaunchKernel(f, 1, 1, 1, 1, 1, 1, 0, NULL, (void *[]){&a, &x, &n}, NULL));
     MISUSE(CUDA_ERROR_INVALID_IMAGE, cuModuleLoadData(&m, "no PTX"));
+    OK(cuModuleLoadData(&m, ".version 6.4 .target sm_75 .entry sum(.param .u64 out, .param .u64 a) { ret; }"));
+    MISUSE(CUDA_ERROR_INVALID_PTX, cuModuleGetFunction(&f, m, "sum")); /* lacks n */
 }
 
 struct fill_params {
@@ -99,12 +101,24 @@ static CUresult launch_packed(CUfunction f, CUstream s, struct fill_params *p, s
     return cuLaunchKernel(f, 1, 1, 1, 1, 1, 1, 0, s, NULL, extra);
 }
 
+/* Launches a fill that fails the context of device 0, and releases that context. */
+static void expect_illegal(struct fill_params *p)
+{
+    CUmodule m;
+    use_device(0);
+    OK(cuModuleLoadData(&m, ptx));
+    MISUSE(CUDA_ERROR_ILLEGAL_ADDRESS, launch_packed(function(m, "fill"), NULL, p, sizeof *p));
+    RESULT(CUDA_ERROR_ILLEGAL_ADDRESS, cuCtxSynchronize());
+    while (cuDevicePrimaryCtxRelease_v2(0) == CUDA_SUCCESS)
+        continue;
+}
+
 void scenario_launch(void)
 {
     CUcontext peer = use_device(1);
     CUdeviceptr far = new_memory(8);
     CUstream far_stream = new_stream();
-    CUcontext ctx = use_device(0);
+    use_device(0);
     CUmodule m;
     OK(cuModuleLoadData(&m, ptx));
     CUfunction f = function(m, "fill");
@@ -119,16 +133,27 @@ void scenario_launch(void)
     MISUSE(CUDA_ERROR_INVALID_VALUE, cuLaunchKernel(f, 0, 1, 1, 1, 1, 1, 0, s, (void *[]){NULL}, NULL));
 
     OK(cuCtxEnablePeerAccess(peer, 0));
+    CUdeviceptr near = p.out;
     p.out = far;
     OK(launch_packed(f, s, &p, sizeof p));
     OK(cuStreamSynchronize(s));
     EXPECT(first_float(far) == 2.5f);
     OK(cuCtxDisablePeerAccess(peer));
-    MISUSE(CUDA_ERROR_ILLEGAL_ADDRESS, launch_packed(f, s, &p, sizeof p));
-    RESULT(CUDA_ERROR_ILLEGAL_ADDRESS, cuStreamSynchronize(s)); /* the context has failed */
-    OK(cuDevicePrimaryCtxRelease_v2(0));
-    EXPECT(use_device(0) == ctx);
-    OK(cuMemFree_v2(new_memory(1)));
+    expect_illegal(&p);
+    p.out = near + 4; /* the memory was freed with its context */
+    expect_illegal(&p);
+    use_device(0);
+    p.out = new_memory(8) + 4; /* one float too many */
+    expect_illegal(&p);
+    use_device(0);
+    p.out = new_memory(16) + 2; /* not aligned */
+    expect_illegal(&p);
+    use_device(0);
+    p.out = 0;
+    p.n = 0;
+    OK(cuModuleLoadData(&m, ptx));
+    OK(launch_packed(function(m, "fill"), NULL, &p, sizeof p));
+    OK(cuCtxSynchronize());
 }
 
 void scenario_failures(void)

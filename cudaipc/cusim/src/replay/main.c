@@ -23,12 +23,14 @@ static const struct scenario {
     {"failures", scenario_failures, true},
     {"ipc", scenario_ipc, true},
     {"ipc_misuse", scenario_ipc_misuse, true},
+    {"ipc_destroyed", scenario_ipc_destroyed, true},
     {"ipc_dead", scenario_ipc_dead, true},
     {"chain", scenario_chain, false},
     {"visible", scenario_visible, false},
     {"held", scenario_held, false},
     {"child_ipc", child_ipc, false},
     {"child_ipc_misuse", child_ipc_misuse, false},
+    {"child_ipc_destroyed", child_ipc_destroyed, false},
     {"child_ipc_dead", child_ipc_dead, false},
 };
 

@@ -49,6 +49,7 @@ void scenario_memory(void)
     MISUSE(CUDA_ERROR_INVALID_VALUE, cuMemsetD32_v2(p - 4, 7, 2));         /* begins before it */
     MISUSE(CUDA_ERROR_INVALID_VALUE, cuMemsetD32_v2(p + 2, 7, 1));         /* unaligned */
     MISUSE(CUDA_ERROR_INVALID_VALUE, cuMemsetD32_v2(p, 7, SIZE_MAX / 2));  /* overflow */
+    MISUSE(CUDA_ERROR_INVALID_VALUE, cuMemsetD32_v2(p, 7, SIZE_MAX / 4 + 2));
     MISUSE(CUDA_ERROR_INVALID_VALUE, cuMemFree_v2(p + 4));
     uint32_t word = 5;
     MISUSE(CUDA_ERROR_INVALID_VALUE, cuMemcpyHtoD_v2((uintptr_t)&word, &word, 4)); /* not device memory */
@@ -225,15 +226,19 @@ void scenario_host(void)
     EXPECT(pinned[WORDS - 1] == 3);
 
     OK(cuMemHostRegister_v2(pageable, 4 * WORDS, CU_MEMHOSTREGISTER_PORTABLE));
-    MISUSE(CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED, cuMemHostRegister_v2(pageable, 4, 0));
+    MISUSE(CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED, cuMemHostRegister_v2(pageable + 1, 4 * WORDS, 0));
     OK(cuMemcpyAsync((uintptr_t)pageable, p, 4 * WORDS, s));
     EXPECT(cusim_blocking() == blocking + 1);
+    MISUSE(CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED, cuMemHostUnregister(pageable + 1));
     MISUSE(CUDA_ERROR_INVALID_VALUE, cuMemcpyAsync(p, (uintptr_t)pageable + 4, 4 * WORDS, s));
     OK(cuMemHostUnregister(pageable));
     MISUSE(CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED, cuMemHostUnregister(pageable));
+    OK(cuMemHostRegister_v2(pageable + 1, 4, 0));
+    MISUSE(CUDA_ERROR_INVALID_VALUE, cuMemcpyAsync(p, (uintptr_t)pageable, 8, s)); /* begins before it */
+    OK(cuMemHostUnregister(pageable + 1));
     MISUSE(CUDA_ERROR_INVALID_VALUE, cuMemFreeHost(pageable));
     OK(cuMemFreeHost(pinned));
     OK(cuMemFree_v2(p));
     free(pageable);
-    EXPECT(cusim_calls("cuMemcpyAsync") == 4);
+    EXPECT(cusim_calls("cuMemcpyAsync") == 5);
 }

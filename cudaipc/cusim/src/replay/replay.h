@@ -71,6 +71,7 @@ void scenario_launch(void);
 void scenario_failures(void);
 void scenario_ipc(void);
 void scenario_ipc_misuse(void);
+void scenario_ipc_destroyed(void);
 void scenario_ipc_dead(void);
 
 /* Runs that depend on the environment: a chain of operations, of which each wait is needed; the visible
@@ -83,6 +84,7 @@ void scenario_held(void);
    stdout. */
 void child_ipc(void);
 void child_ipc_misuse(void);
+void child_ipc_destroyed(void);
 void child_ipc_dead(void);
 
 #endif

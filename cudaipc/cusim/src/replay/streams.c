@@ -59,6 +59,13 @@ void scenario_default_stream(void)
     RESULT(CUDA_ERROR_NOT_READY, cuStreamQuery(blocking));
     EXPECT(cusim_release(NULL) == 0);
     EXPECT(count_wrong(p, 1, 2) == 0);
+
+    EXPECT(cusim_hold(blocking) == 0);
+    OK(cuMemsetD32Async(p, 4, 1, blocking));
+    OK(cuMemsetD32Async(p, 5, 1, NULL));
+    RESULT(CUDA_ERROR_NOT_READY, cuStreamQuery(NULL));
+    EXPECT(cusim_release(blocking) == 0);
+    EXPECT(count_wrong(p, 1, 5) == 0);
     OK(cuMemFree_v2(p));
 }
 
@@ -159,43 +166,57 @@ static void until_blocking(uint64_t calls)
         continue;
 }
 
-static void *free_memory(void *context)
+/* Memory that another thread frees. */
+struct release {
+    CUcontext context;
+    CUdeviceptr device; /* or 0 */
+    void *host;         /* or null */
+};
+
+static void *release_memory(void *release)
 {
-    static CUdeviceptr p;
-    if (context == NULL) {
-        p = new_memory(4);
-        return NULL;
-    }
-    OK(cuCtxPushCurrent_v2(context));
-    OK(cuMemFree_v2(p));
+    struct release *r = release;
+    OK(cuCtxPushCurrent_v2(r->context));
+    if (r->host != NULL)
+        OK(cuMemFreeHost(r->host));
+    OK(cuMemFree_v2(r->device));
     return NULL;
+}
+
+/* A call that releases memory waits for the work of a stream that is held back. */
+static void expect_wait(struct release r, CUstream s, volatile uint32_t *host)
+{
+    pthread_t thread;
+    uint64_t blocking = cusim_blocking();
+    EXPECT(pthread_create(&thread, NULL, release_memory, &r) == 0);
+    until_blocking(blocking + 1);
+    EXPECT(host[0] == 1);
+    RESULT(CUDA_ERROR_NOT_READY, cuStreamQuery(s));
+    cusim_release_all();
+    EXPECT(pthread_join(thread, NULL) == 0);
+    EXPECT(host[0] == 9);
 }
 
 void scenario_hold(void)
 {
-    pthread_t thread;
     cusim_hold_all(); /* before the first call of the driver */
     CUcontext ctx = use_device(0);
     CUstream a = new_stream();
     CUstream b = new_stream();
-    uint32_t *host = new_host(2);
+    uint32_t *host = new_host(1);
     CUdeviceptr p = new_memory(4);
     host[0] = 1;
     OK(cuMemsetD32Async(p, 9, 1, a));
     OK(cuMemcpyAsync((uintptr_t)host, p, 4, a));
     EXPECT(cusim_queued(a) == 2);
     EXPECT(cusim_queued(b) == 0);
-    RESULT(CUDA_ERROR_NOT_READY, cuStreamQuery(a));
     OK(cuStreamQuery(b));
+    expect_wait((struct release){.context = ctx, .device = new_memory(4)}, a, host);
 
-    free_memory(NULL);
-    uint64_t blocking = cusim_blocking();
-    EXPECT(pthread_create(&thread, NULL, free_memory, ctx) == 0);
-    until_blocking(blocking + 1);
-    EXPECT(host[0] == 1); /* the other thread waits for the queued copy */
-    cusim_release_all();
-    EXPECT(pthread_join(thread, NULL) == 0);
-    EXPECT(host[0] == 9);
+    host[0] = 1;
+    EXPECT(cusim_hold(a) == 0);
+    OK(cuMemcpyAsync((uintptr_t)host, p, 4, a));
+    expect_wait((struct release){.context = ctx, .host = new_host(1)}, a, host);
 
     EXPECT(cusim_hold(a) == 0);
     OK(cuMemsetD32Async(p, 10, 1, a));
@@ -226,6 +247,7 @@ static size_t run_chain(unsigned flags)
     CUevent read = new_event(CU_EVENT_DISABLE_TIMING);
     CUdeviceptr from = new_memory(4 * WORDS);
     CUdeviceptr to = new_memory(4 * WORDS);
+    cusim_hold_all(); /* so that both streams begin at the same time */
     OK(cuMemsetD32Async(from, 1, WORDS, a));
     OK(cuEventRecord(written, a));
     if (flags & 1)
@@ -235,6 +257,7 @@ static size_t run_chain(unsigned flags)
     if (flags & 2)
         OK(cuStreamWaitEvent(a, read, 0));
     OK(cuMemsetD32Async(from, 2, WORDS, a));
+    cusim_release_all();
     OK(cuCtxSynchronize());
     size_t wrong = count_wrong(to, WORDS, 1);
     OK(cuMemFree_v2(from));
@@ -242,11 +265,52 @@ static size_t run_chain(unsigned flags)
     return wrong;
 }
 
+/* Runs two operations that do not wait for each other, of which the second is a copy from memory that
+   the first one writes. The memory has the written value before, so that only the bytes in between
+   can be wrong. Returns the number of wrong words. */
+static size_t run_unordered(bool copy)
+{
+    CUstream a = new_stream();
+    CUstream b = new_stream();
+    CUdeviceptr source = new_memory(4 * WORDS);
+    CUdeviceptr middle = new_memory(4 * WORDS);
+    CUdeviceptr to = new_memory(4 * WORDS);
+    OK(cuMemsetD32_v2(source, 1, WORDS));
+    OK(cuMemsetD32_v2(middle, 1, WORDS));
+    cusim_hold_all();
+    if (copy)
+        OK(cuMemcpyAsync(middle, source, 4 * WORDS, a));
+    else
+        OK(cuMemsetD32Async(middle, 1, WORDS, a));
+    OK(cuMemcpyAsync(to, middle, 4 * WORDS, b));
+    cusim_release_all();
+    OK(cuCtxSynchronize());
+    size_t wrong = count_wrong(to, WORDS, 1);
+    OK(cuMemFree_v2(source));
+    OK(cuMemFree_v2(middle));
+    OK(cuMemFree_v2(to));
+    return wrong;
+}
+
+/* Reports whether one of several runs gives wrong words: the copy can read one half before and one
+   after the other operation. */
+static bool is_wrong_at_times(bool copy)
+{
+    enum { RUNS = 40 };
+    for (int i = 0; i < RUNS; i++) {
+        if (run_unordered(copy) > 0)
+            return true;
+    }
+    return false;
+}
+
 /* With a delay each missing wait gives wrong bytes. */
 void scenario_late(void)
 {
     use_device(0);
     EXPECT(cusim_set("CUSIM_DELAY_US", "20000") == 0);
+    EXPECT(is_wrong_at_times(false));
+    EXPECT(is_wrong_at_times(true));
     EXPECT(run_chain(3) == 0);
     EXPECT(run_chain(2) > 0);
     EXPECT(run_chain(1) > 0);
