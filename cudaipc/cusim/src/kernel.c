@@ -1,146 +1,245 @@
-/* The simulated kernels, on floats of 32 bits. The PTX of a kernel has the same name and parameters:
+/* The simulated kernels. kernels.ptx in package cudaipc has those of a GPU, with the same names,
+   parameters and results, and their description. Like there, thread i computes element i, so that
+   elements beyond the threads of a launch are not computed.
 
-   | kernel                    | result                                                             |
-   |---------------------------|--------------------------------------------------------------------|
-   | fill(out, value, n)       | out[i] = value                                                     |
-   | add(out, a, b, n)         | out[i] = a[i] + b[i]                                               |
-   | sub(out, a, b, n)         | out[i] = a[i] - b[i]                                               |
-   | mul(out, a, b, n)         | out[i] = a[i] * b[i]                                               |
-   | div(out, a, b, n)         | out[i] = a[i] / b[i], rounded to nearest                           |
-   | scale(out, a, factor, n)  | out[i] = a[i] * factor                                             |
-   | sum(out, a, n)            | out[0] = a[0] + a[1] + ..., in this order, beginning with 0        |
-   | matmul(out, a, b, m, k, n)| out (m x n) = a (m x k) times b (k x n), row-major and contiguous; |
-   |                           | each sum begins with 0 and goes from the first column of a         |
-   | sleep_ns(ns)              | nothing, after ns nanoseconds                                      |
-
-   out, a and b are .u64 addresses; n, m, k and ns are .u64; value and factor are .f32. Each product
-   and each sum is rounded separately to 32 bits (mul.rn, add.rn, not fma). out may be the same as a
-   or b, except in matmul. Any grid gives the same result: a thread handles element i, i + the number
-   of threads, and so on, and sum uses one thread only. */
+   Only the products of matrices differ: a GPU rounds a product and its addition to the sum once, the
+   simulator twice. */
 #include "kernel.h"
 
 #include <string.h>
 
-/* Kernels whose arrays all have n floats, where n is the last parameter. */
-static bool elementwise_sizes(const union value *params, size_t *floats, int count)
+/* Returns the number of the n elements for which a launch has threads. */
+static uint64_t elements(const struct kernel_call *c, uint64_t n)
 {
-    for (int i = 0; i < count; i++)
-        floats[i] = params[count].number;
-    return params[count].number <= SIZE_MAX / sizeof(float);
+    uint64_t threads = c->blocks * c->threads;
+    return n < threads ? n : threads;
 }
 
-static bool fill_sizes(const union value *params, size_t *floats)
+/* Sets bytes to the size of n elements; returns false if it overflows. */
+static bool array_size(uint64_t n, uint64_t element, size_t *bytes)
 {
-    floats[0] = params[2].number;
-    return params[2].number <= SIZE_MAX / sizeof(float);
+    return !__builtin_mul_overflow(n, element, bytes);
+}
+
+static bool valid_element(uint64_t size) { return size == 1 || size == 2 || size == 4 || size == 8; }
+
+/* fill(dst, n, size, value) */
+
+static bool fill_sizes(const struct kernel_call *c, size_t *bytes)
+{
+    return valid_element(c->params[2].number) && array_size(c->params[1].number, c->params[2].number, &bytes[0]);
 }
 
 static void fill(const struct kernel_call *c)
 {
-    for (uint64_t i = 0; i < c->params[2].number; i++)
-        c->memory[0][i] = c->params[1].real;
+    size_t size = c->params[2].number;
+    uint64_t n = elements(c, c->params[1].number);
+    for (uint64_t i = 0; i < n; i++) /* the low bytes come first */
+        memcpy(c->memory[0] + i * size, &c->params[3].number, size);
 }
 
-static bool binary_sizes(const union value *params, size_t *floats) { return elementwise_sizes(params, floats, 3); }
+/* copy(dst, src, n, size, rank, dims) */
 
-static void add(const struct kernel_call *c)
+static bool copy_sizes(const struct kernel_call *c, size_t *bytes)
 {
-    for (uint64_t i = 0; i < c->params[3].number; i++)
-        c->memory[0][i] = c->memory[1][i] + c->memory[2][i];
-}
-
-static void sub(const struct kernel_call *c)
-{
-    for (uint64_t i = 0; i < c->params[3].number; i++)
-        c->memory[0][i] = c->memory[1][i] - c->memory[2][i];
-}
-
-static void mul(const struct kernel_call *c)
-{
-    for (uint64_t i = 0; i < c->params[3].number; i++)
-        c->memory[0][i] = c->memory[1][i] * c->memory[2][i];
-}
-
-static void divide(const struct kernel_call *c)
-{
-    for (uint64_t i = 0; i < c->params[3].number; i++)
-        c->memory[0][i] = c->memory[1][i] / c->memory[2][i];
-}
-
-static bool scale_sizes(const union value *params, size_t *floats)
-{
-    floats[0] = params[3].number;
-    floats[1] = params[3].number;
-    return params[3].number <= SIZE_MAX / sizeof(float);
-}
-
-static void scale(const struct kernel_call *c)
-{
-    for (uint64_t i = 0; i < c->params[3].number; i++)
-        c->memory[0][i] = c->memory[1][i] * c->params[2].real;
-}
-
-static bool sum_sizes(const union value *params, size_t *floats)
-{
-    floats[0] = 1;
-    floats[1] = params[2].number;
-    return params[2].number <= SIZE_MAX / sizeof(float);
-}
-
-static void sum(const struct kernel_call *c)
-{
-    float total = 0;
-    for (uint64_t i = 0; i < c->params[2].number; i++)
-        total += c->memory[1][i];
-    c->memory[0][0] = total;
-}
-
-static bool matmul_sizes(const union value *params, size_t *floats)
-{
-    size_t m = params[3].number;
-    size_t k = params[4].number;
-    size_t n = params[5].number;
-    if (__builtin_mul_overflow(m, n, &floats[0]) || __builtin_mul_overflow(m, k, &floats[1]) ||
-        __builtin_mul_overflow(k, n, &floats[2]))
+    uint64_t n = 1;
+    uint64_t rank = c->params[4].number;
+    if (!valid_element(c->params[3].number) || rank == 0 || rank > MAX_DIMS)
         return false;
-    const size_t most = SIZE_MAX / sizeof(float);
-    return floats[0] <= most && floats[1] <= most && floats[2] <= most;
+    bytes[0] = bytes[1] = c->params[3].number;
+    for (uint64_t i = 0; i < rank; i++) {
+        const struct dim *d = &c->dims[i];
+        size_t to;
+        size_t from;
+        if (d->size == 0 || __builtin_mul_overflow(n, d->size, &n) ||
+            __builtin_mul_overflow(d->size - 1, d->to, &to) || __builtin_mul_overflow(d->size - 1, d->from, &from) ||
+            __builtin_add_overflow(bytes[0], to, &bytes[0]) || __builtin_add_overflow(bytes[1], from, &bytes[1]))
+            return false;
+    }
+    return n == c->params[2].number;
 }
 
-static void matmul(const struct kernel_call *c)
+static void copy(const struct kernel_call *c)
 {
-    uint64_t m = c->params[3].number;
-    uint64_t k = c->params[4].number;
-    uint64_t n = c->params[5].number;
-    for (uint64_t row = 0; row < m; row++) {
-        for (uint64_t column = 0; column < n; column++) {
-            float total = 0;
-            for (uint64_t i = 0; i < k; i++)
-                total += c->memory[1][row * k + i] * c->memory[2][i * n + column];
-            c->memory[0][row * n + column] = total;
+    uint64_t n = elements(c, c->params[2].number);
+    for (uint64_t i = 0; i < n; i++) {
+        char *to = c->memory[0];
+        const char *from = c->memory[1];
+        uint64_t rest = i;
+        for (uint64_t d = 0; d < c->params[4].number; d++) {
+            to += rest % c->dims[d].size * c->dims[d].to;
+            from += rest % c->dims[d].size * c->dims[d].from;
+            rest /= c->dims[d].size;
         }
+        memcpy(to, from, c->params[3].number);
     }
 }
 
-static bool no_sizes(const union value *params, size_t *floats)
+/* sleep_ns(ns) */
+
+static bool no_sizes(const struct kernel_call *c, size_t *bytes)
 {
-    (void)params;
-    (void)floats;
+    (void)c;
+    (void)bytes;
     return true;
 }
 
 static void sleep_ns(const struct kernel_call *c) { pause_us((long)(c->params[0].number / 1000)); }
 
+/* Sets the sizes of count pointers to n elements each. */
+static bool same_sizes(const struct kernel_call *c, size_t *bytes, int count, size_t element)
+{
+    bool valid = true;
+    for (int i = 0; i < count; i++)
+        valid = valid && array_size(c->params[count].number, element, &bytes[i]);
+    return valid;
+}
+
+enum { MAX_SUM_THREADS = 256 };
+
+/* sum(dst, x, rows, columns) */
+static bool sum_sizes(const struct kernel_call *c, size_t *bytes, size_t element)
+{
+    uint64_t n;
+    bool power_of_two = (c->threads & (c->threads - 1)) == 0;
+    return power_of_two && c->threads <= MAX_SUM_THREADS && array_size(c->params[2].number, element, &bytes[0]) &&
+           array_size(c->params[2].number, c->params[3].number, &n) && array_size(n, element, &bytes[1]);
+}
+
+/* Sets bytes to the size of matrices whose strides begin with that parameter. */
+static bool matrices_size(const struct kernel_call *c, int strides, const uint64_t *count, size_t element, size_t *bytes)
+{
+    *bytes = element;
+    for (int i = 0; i < 3; i++) {
+        size_t extent;
+        if (count[i] == 0) {
+            *bytes = 0;
+            return true;
+        }
+        if (__builtin_mul_overflow(count[i] - 1, c->params[strides + i].number, &extent) ||
+            __builtin_add_overflow(*bytes, extent, bytes))
+            return false;
+    }
+    return true;
+}
+
+/* matmul(dst, x, y, n, rows, columns, inner, strides of x, strides of y) */
+static bool matmul_sizes(const struct kernel_call *c, size_t *bytes, size_t element)
+{
+    uint64_t n = c->params[3].number;
+    uint64_t rows = c->params[4].number;
+    uint64_t columns = c->params[5].number;
+    uint64_t inner = c->params[6].number;
+    uint64_t matrix;
+    if (__builtin_mul_overflow(rows, columns, &matrix) || matrix == 0 || n % matrix != 0)
+        return false;
+    return array_size(n, element, &bytes[0]) &&
+           matrices_size(c, 7, (uint64_t[]){n / matrix, rows, inner}, element, &bytes[1]) &&
+           matrices_size(c, 10, (uint64_t[]){n / matrix, inner, columns}, element, &bytes[2]);
+}
+
+/* Kernels for elements of one type. */
+#define ARITHMETIC(TYPE, NAME)                                                                               \
+    static bool three_sizes_##NAME(const struct kernel_call *c, size_t *bytes)                               \
+    {                                                                                                        \
+        return same_sizes(c, bytes, 3, sizeof(TYPE));                                                        \
+    }                                                                                                        \
+    static bool two_sizes_##NAME(const struct kernel_call *c, size_t *bytes)                                 \
+    {                                                                                                        \
+        return same_sizes(c, bytes, 2, sizeof(TYPE));                                                        \
+    }                                                                                                        \
+    static bool sum_sizes_##NAME(const struct kernel_call *c, size_t *bytes)                                 \
+    {                                                                                                        \
+        return sum_sizes(c, bytes, sizeof(TYPE));                                                            \
+    }                                                                                                        \
+    static bool matmul_sizes_##NAME(const struct kernel_call *c, size_t *bytes)                              \
+    {                                                                                                        \
+        return matmul_sizes(c, bytes, sizeof(TYPE));                                                         \
+    }                                                                                                        \
+    static void add_##NAME(const struct kernel_call *c)                                                      \
+    {                                                                                                        \
+        TYPE *dst = (TYPE *)(void *)c->memory[0];                                                            \
+        const TYPE *x = (const TYPE *)(const void *)c->memory[1];                                            \
+        const TYPE *y = (const TYPE *)(const void *)c->memory[2];                                            \
+        uint64_t n = elements(c, c->params[3].number);                                                       \
+        for (uint64_t i = 0; i < n; i++)                                                                     \
+            dst[i] = x[i] + y[i] * (TYPE)c->params[4].real;                                                  \
+    }                                                                                                        \
+    static void mul_##NAME(const struct kernel_call *c)                                                      \
+    {                                                                                                        \
+        TYPE *dst = (TYPE *)(void *)c->memory[0];                                                            \
+        const TYPE *x = (const TYPE *)(const void *)c->memory[1];                                            \
+        const TYPE *y = (const TYPE *)(const void *)c->memory[2];                                            \
+        uint64_t n = elements(c, c->params[3].number);                                                       \
+        for (uint64_t i = 0; i < n; i++)                                                                     \
+            dst[i] = x[i] * y[i];                                                                            \
+    }                                                                                                        \
+    static void div_##NAME(const struct kernel_call *c)                                                      \
+    {                                                                                                        \
+        TYPE *dst = (TYPE *)(void *)c->memory[0];                                                            \
+        const TYPE *x = (const TYPE *)(const void *)c->memory[1];                                            \
+        const TYPE *y = (const TYPE *)(const void *)c->memory[2];                                            \
+        uint64_t n = elements(c, c->params[3].number);                                                       \
+        for (uint64_t i = 0; i < n; i++)                                                                     \
+            dst[i] = x[i] / y[i];                                                                            \
+    }                                                                                                        \
+    static void scale_##NAME(const struct kernel_call *c)                                                    \
+    {                                                                                                        \
+        TYPE *dst = (TYPE *)(void *)c->memory[0];                                                            \
+        const TYPE *x = (const TYPE *)(const void *)c->memory[1];                                            \
+        uint64_t n = elements(c, c->params[2].number);                                                       \
+        for (uint64_t i = 0; i < n; i++)                                                                     \
+            dst[i] = x[i] * (TYPE)c->params[3].real;                                                         \
+    }                                                                                                        \
+    static void sum_##NAME(const struct kernel_call *c)                                                      \
+    {                                                                                                        \
+        uint64_t columns = c->params[3].number;                                                              \
+        for (uint64_t row = 0; row < c->params[2].number; row++) {                                           \
+            const TYPE *x = (const TYPE *)(const void *)c->memory[1] + row * columns;                        \
+            TYPE sums[MAX_SUM_THREADS] = {0};                                                                \
+            for (uint64_t i = 0; i < columns; i++)                                                           \
+                sums[i % c->threads] += x[i];                                                                \
+            for (uint64_t half = c->threads / 2; half > 0; half /= 2) {                                      \
+                for (uint64_t i = 0; i < half; i++)                                                          \
+                    sums[i] += sums[i + half];                                                               \
+            }                                                                                                \
+            ((TYPE *)(void *)c->memory[0])[row] = sums[0];                                                   \
+        }                                                                                                    \
+    }                                                                                                        \
+    static void matmul_##NAME(const struct kernel_call *c)                                                   \
+    {                                                                                                        \
+        uint64_t rows = c->params[4].number;                                                                 \
+        uint64_t columns = c->params[5].number;                                                              \
+        uint64_t n = elements(c, c->params[3].number);                                                       \
+        for (uint64_t i = 0; i < n; i++) {                                                                   \
+            uint64_t matrix = i / columns / rows;                                                            \
+            const char *x = c->memory[1] + matrix * c->params[7].number + i / columns % rows * c->params[8].number; \
+            const char *y = c->memory[2] + matrix * c->params[10].number + i % columns * c->params[12].number;      \
+            TYPE sum = 0;                                                                                    \
+            for (uint64_t k = 0; k < c->params[6].number; k++)                                               \
+                sum += *(const TYPE *)(const void *)(x + k * c->params[9].number) *                          \
+                       *(const TYPE *)(const void *)(y + k * c->params[11].number);                          \
+            ((TYPE *)(void *)c->memory[0])[i] = sum;                                                         \
+        }                                                                                                    \
+    }
+
+ARITHMETIC(float, f32)
+ARITHMETIC(double, f64)
+
+#define ARITHMETIC_KERNELS(NAME)                                                                             \
+    {"add_" #NAME, "oppnd", three_sizes_##NAME, add_##NAME},                                                 \
+    {"mul_" #NAME, "oppn", three_sizes_##NAME, mul_##NAME},                                                  \
+    {"div_" #NAME, "oppn", three_sizes_##NAME, div_##NAME},                                                  \
+    {"scale_" #NAME, "opnd", two_sizes_##NAME, scale_##NAME},                                                \
+    {"sum_" #NAME, "opnn", sum_sizes_##NAME, sum_##NAME},                                                    \
+    {"matmul_" #NAME, "oppnnnnnnnnnn", matmul_sizes_##NAME, matmul_##NAME}
+
 static const struct kernel kernels[] = {
-    {"fill", "ofn", fill_sizes, fill},
-    {"add", "oppn", binary_sizes, add},
-    {"sub", "oppn", binary_sizes, sub},
-    {"mul", "oppn", binary_sizes, mul},
-    {"div", "oppn", binary_sizes, divide},
-    {"scale", "opfn", scale_sizes, scale},
-    {"sum", "opn", sum_sizes, sum},
-    {"matmul", "oppnnn", matmul_sizes, matmul},
+    {"fill", "onnn", fill_sizes, fill},
+    {"copy", "spnnnl", copy_sizes, copy},
     {"sleep_ns", "n", no_sizes, sleep_ns},
+    ARITHMETIC_KERNELS(f32),
+    ARITHMETIC_KERNELS(f64),
 };
 
 const struct kernel *kernel_find(const char *name)

@@ -4,26 +4,37 @@
 
 #include "stream.h"
 
-enum { MAX_PARAMS = 6 };
+enum { MAX_PARAMS = 13, MAX_DIMS = 65 };
 
 /* The value of one parameter, by its letter in the signature. */
 union value {
-    uint64_t number; /* n, and p: the address as the program uses it */
-    float real;      /* f */
+    uint64_t number; /* n, and o, s and p: the address as the program uses it */
+    double real;     /* d */
 };
 
-/* What a kernel works on, when its work begins: memory by index of the parameter. */
+/* One entry of a list of dimensions. Strides are in bytes. */
+struct dim {
+    uint64_t size;
+    uint64_t to;
+    uint64_t from;
+};
+
+/* A launch of a kernel: memory by index of the parameter. */
 struct kernel_call {
+    uint64_t blocks;
+    uint64_t threads; /* of each block */
     union value params[MAX_PARAMS];
-    float *memory[MAX_PARAMS];
+    struct dim dims[MAX_DIMS];
+    char *memory[MAX_PARAMS];
 };
 
 struct kernel {
     const char *name;
-    /* One letter for each parameter: o output of floats, p input of floats, n number, f float. */
+    /* One letter for each parameter: o output whose bytes are all written, s output of which some are
+       written, p input, n number, d floating-point number of 64 bits, l list of MAX_DIMS dimensions. */
     const char *signature;
-    /* Sets the numbers of floats that each pointer needs; returns false if one overflows. */
-    bool (*sizes)(const union value *params, size_t *floats);
+    /* Sets the bytes that each pointer needs; returns false if the parameters are invalid. */
+    bool (*sizes)(const struct kernel_call *call, size_t *bytes);
     void (*run)(const struct kernel_call *call);
 };
 

@@ -111,7 +111,7 @@ static bool params_match(const char *params, const char *signature)
     for (const char *p = strstr(params, ".param"); end != NULL && p != NULL && p < end; p = strstr(p, ".param")) {
         if (*signature == '\0')
             return false;
-        const char *type = *signature == 'f' ? ".f32" : ".u64";
+        const char *type = *signature == 'd' ? ".f64" : *signature == 'l' ? ".align 8 .b8" : ".u64";
         p = skip_space(p + strlen(".param"));
         if (strncmp(p, type, strlen(type)) != 0)
             return false;
@@ -156,7 +156,27 @@ struct kernel_op {
     size_t bytes[MAX_PARAMS]; /* of the memory of each pointer */
 };
 
-static bool is_pointer(char letter) { return letter == 'o' || letter == 'p'; }
+static bool is_pointer(char letter) { return letter == 'o' || letter == 's' || letter == 'p'; }
+
+/* Writes other bytes to the output of a kernel. */
+static void poison_output(const struct kernel_op *k)
+{
+    const char *signature = k->kernel->signature;
+    if (signature[0] == 'o' && k->bytes[0] > 0)
+        memset(k->call.memory[0], POISON, k->bytes[0]);
+    if (signature[0] != 's')
+        return;
+    struct kernel_call poison = k->call; /* only the kernel knows the bytes that it writes */
+    for (int i = 0; signature[i] != '\0'; i++) {
+        if (signature[i] == 'p')
+            poison.memory[i] = memset(must_alloc(k->bytes[i]), POISON, k->bytes[i]);
+    }
+    k->kernel->run(&poison);
+    for (int i = 0; signature[i] != '\0'; i++) {
+        if (signature[i] == 'p')
+            free(poison.memory[i]);
+    }
+}
 
 /* Runs a kernel as a late device does, like run_copy in copy.c. The half of an input that is read
    late is read early if the output overwrites it. */
@@ -166,24 +186,23 @@ static void run_kernel(struct op *op)
     const char *signature = k->kernel->signature;
     struct kernel_call staged = k->call;
     size_t early[MAX_PARAMS] = {0};
-    const char *out = (const char *)k->call.memory[0];
+    const char *out = k->call.memory[0];
     for (int i = 0; signature[i] != '\0'; i++) {
         if (signature[i] != 'p' || k->bytes[i] == 0)
             continue;
-        const char *in = (const char *)k->call.memory[i];
+        const char *in = k->call.memory[i];
         bool overwritten = in < out + k->bytes[0] && out < in + k->bytes[i];
         early[i] = !op->late || overwritten ? k->bytes[i] : k->bytes[i] / 2;
         staged.memory[i] = must_alloc(k->bytes[i]);
         memcpy(staged.memory[i], in, early[i]);
     }
     if (op->late) {
-        if (k->bytes[0] > 0)
-            memset(k->call.memory[0], POISON, k->bytes[0]);
+        poison_output(k);
         pause_late(op);
     }
     for (int i = 0; signature[i] != '\0'; i++) {
         if (staged.memory[i] != k->call.memory[i])
-            memcpy((char *)staged.memory[i] + early[i], (char *)k->call.memory[i] + early[i], k->bytes[i] - early[i]);
+            memcpy(staged.memory[i] + early[i], k->call.memory[i] + early[i], k->bytes[i] - early[i]);
     }
     k->kernel->run(&staged);
     for (int i = 0; signature[i] != '\0'; i++) {
@@ -192,15 +211,25 @@ static void run_kernel(struct op *op)
     }
 }
 
-/* Reads the values of parameters from an array of pointers to them. */
-static void read_params(const char *signature, void **from, union value *params)
+/* Returns where the value of a parameter is kept, and sets its size, a multiple of 8. */
+static void *param_at(struct kernel_call *call, int i, char letter, size_t *size)
 {
-    for (int i = 0; signature[i] != '\0'; i++)
-        memcpy(&params[i], from[i], signature[i] == 'f' ? sizeof(float) : sizeof(uint64_t));
+    *size = letter == 'l' ? sizeof call->dims : sizeof(uint64_t);
+    return letter == 'l' ? (void *)call->dims : (void *)&call->params[i];
 }
 
-/* Reads the values of parameters from a buffer, in which each is at a multiple of its size. */
-static CUresult read_packed(const char *signature, void **extra, union value *params)
+/* Reads the values of parameters from an array of pointers to them. */
+static void read_params(const char *signature, void **from, struct kernel_call *call)
+{
+    for (int i = 0; signature[i] != '\0'; i++) {
+        size_t size;
+        void *to = param_at(call, i, signature[i], &size);
+        memcpy(to, from[i], size);
+    }
+}
+
+/* Reads the values of parameters from a buffer, in which they follow each other. */
+static CUresult read_packed(const char *signature, void **extra, struct kernel_call *call)
 {
     const char *buffer = NULL;
     size_t size = 0;
@@ -216,14 +245,14 @@ static CUresult read_packed(const char *signature, void **extra, union value *pa
     if (buffer == NULL)
         return misuse(CUDA_ERROR_INVALID_VALUE, "extra has no buffer");
     for (int i = 0; signature[i] != '\0'; i++) {
-        size_t width = signature[i] == 'f' ? sizeof(float) : sizeof(uint64_t);
-        offset = (offset + width - 1) / width * width;
+        size_t width;
+        void *to = param_at(call, i, signature[i], &width);
         if (offset + width > size)
             return misuse(CUDA_ERROR_INVALID_VALUE, "%zu bytes of parameters are too few", size);
-        memcpy(&params[i], buffer + offset, width);
+        memcpy(to, buffer + offset, width);
         offset += width;
     }
-    if (size > (offset + 7) / 8 * 8)
+    if (size != offset)
         return misuse(CUDA_ERROR_INVALID_VALUE, "%zu bytes of parameters are more than %zu", size, offset);
     return CUDA_SUCCESS;
 }
@@ -248,24 +277,22 @@ static bool may_access(const struct context *ctx, const struct allocation *a)
 static CUresult resolve(struct kernel_op *op, struct context *ctx)
 {
     const struct kernel *k = op->kernel;
-    size_t floats[MAX_PARAMS] = {0};
-    if (!k->sizes(op->call.params, floats))
+    size_t sizes[MAX_PARAMS] = {0};
+    if (!k->sizes(&op->call, sizes))
         return illegal_access(ctx, k->name, op->call.params[0].number, SIZE_MAX);
     int used = 0;
     for (int i = 0; k->signature[i] != '\0'; i++) {
         if (!is_pointer(k->signature[i]))
             continue;
         uint64_t address = op->call.params[i].number;
-        size_t bytes = floats[i] * sizeof(float);
+        size_t bytes = sizes[i];
         if (bytes == 0)
             continue;
         struct allocation *a = memory_find((uintptr_t)address);
         if (a == NULL || bytes > a->size - (size_t)(address - (uintptr_t)a->address) || memory_is_freed(a) ||
             !may_access(ctx, a))
             return illegal_access(ctx, k->name, address, bytes);
-        if (address % sizeof(float) != 0)
-            return illegal_access(ctx, k->name, address, bytes);
-        op->call.memory[i] = (float *)(void *)(a->bytes + (address - (uintptr_t)a->address));
+        op->call.memory[i] = a->bytes + (address - (uintptr_t)a->address);
         op->bytes[i] = bytes;
         op->op.uses[used++] = a;
     }
@@ -278,7 +305,8 @@ static bool valid_shape(unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsi
     return gx > 0 && gy > 0 && gz > 0 && bx > 0 && by > 0 && bz > 0 && (uint64_t)bx * by * bz <= 1024;
 }
 
-static CUresult launch(CUfunction function, CUstream stream, void **params, void **extra)
+static CUresult launch(CUfunction function, uint64_t blocks, uint64_t threads, CUstream stream, void **params,
+                       void **extra)
 {
     struct function *f = handle_get(KIND_FUNCTION, function);
     struct stream *s = stream_get(stream);
@@ -292,11 +320,13 @@ static CUresult launch(CUfunction function, CUstream stream, void **params, void
     op->op.run = run_kernel;
     op->op.moves_data = true;
     op->kernel = f->kernel;
+    op->call.blocks = blocks;
+    op->call.threads = threads;
     CUresult result = CUDA_SUCCESS;
     if (params != NULL)
-        read_params(f->kernel->signature, params, op->call.params);
+        read_params(f->kernel->signature, params, &op->call);
     else
-        result = read_packed(f->kernel->signature, extra, op->call.params);
+        result = read_packed(f->kernel->signature, extra, &op->call);
     if (result == CUDA_SUCCESS)
         result = resolve(op, s->context);
     if (result != CUDA_SUCCESS) {
@@ -315,5 +345,5 @@ CUresult cuLaunchKernel(CUfunction function, unsigned int gridX, unsigned int gr
     (void)sharedBytes; /* no kernel uses it */
     if (!valid_shape(gridX, gridY, gridZ, blockX, blockY, blockZ))
         LEAVE(misuse(CUDA_ERROR_INVALID_VALUE, "a grid or block has no thread, or a block more than 1024"));
-    LEAVE(launch(function, stream, params, extra));
+    LEAVE(launch(function, (uint64_t)gridX * gridY * gridZ, (uint64_t)blockX * blockY * blockZ, stream, params, extra));
 }

@@ -2,16 +2,18 @@
 #include "replay.h"
 
 static const char ptx[] =
-    ".version 6.4\n.target sm_75\n.address_size 64\n"
-    ".visible .entry fill(.param .u64 out, .param .f32 value, .param .u64 n)\n{ ret; }\n"
-    ".visible .entry add (\n\t.param .u64 out,\n\t.param .u64 a,\n\t.param .u64 b,\n\t.param .u64 n\n)\n{ ret; }\n"
-    ".visible .entry sub(.param .u64 out, .param .u64 a, .param .u64 b, .param .u64 n)\n{ ret; }\n"
-    ".visible .entry mul(.param .u64 out, .param .u64 a, .param .u64 b, .param .u64 n)\n{ ret; }\n"
-    ".visible .entry div(.param .u64 out, .param .u64 a, .param .u64 b, .param .u64 n)\n{ ret; }\n"
-    ".visible .entry scale(.param .u64 out, .param .u64 a, .param .f32 f, .param .u32 n)\n{ ret; }\n"
-    ".visible .entry sum(.param .u64 out, .param .u64 a, .param .u64 n)\n{ ret; }\n"
-    ".visible .entry matmul(.param .u64 o, .param .u64 a, .param .u64 b, .param .u64 m, .param .u64 k, .param .u64 n)\n"
+    ".version 6.4\n.target sm_50\n.address_size 64\n"
+    ".visible .entry fill(.param .u64 dst, .param .u64 n, .param .u64 size, .param .u64 value)\n{ ret; }\n"
+    ".visible .entry add_f32 (\n\t.param .u64 dst,\n\t.param .u64 x,\n\t.param .u64 y,\n\t.param .u64 n,\n\t.param .f64 alpha\n)\n"
     "{ ret; }\n"
+    ".visible .entry mul_f32(.param .u64 dst, .param .u64 x, .param .u64 y, .param .u64 n)\n{ ret; }\n"
+    ".visible .entry div_f64(.param .u64 dst, .param .u64 x, .param .u64 y, .param .u64 n)\n{ ret; }\n"
+    ".visible .entry scale_f32(.param .u64 dst, .param .u64 x, .param .u64 n, .param .f32 factor)\n{ ret; }\n"
+    ".visible .entry sum_f32(.param .u64 dst, .param .u64 x, .param .u64 rows, .param .u64 columns)\n{ ret; }\n"
+    ".visible .entry matmul_f32(.param .u64 d, .param .u64 x, .param .u64 y, .param .u64 n, .param .u64 r, .param .u64 c, "
+    ".param .u64 k, .param .u64 xm, .param .u64 xr, .param .u64 xc, .param .u64 ym, .param .u64 yr, .param .u64 yc)\n{ ret; }\n"
+    ".visible .entry copy(.param .u64 dst, .param .u64 src, .param .u64 n, .param .u64 size, .param .u64 rank, "
+    ".param .align 8 .b8 dims[1560])\n{ ret; }\n"
     ".visible .entry unknown(.param .u64 n)\n{ ret; }\n";
 
 static CUfunction function(CUmodule m, const char *name)
@@ -41,56 +43,79 @@ void scenario_kernels(void)
     CUdeviceptr a = new_memory(24);
     CUdeviceptr b = new_memory(24);
     CUdeviceptr out = new_memory(24);
-    float x = 6;
-    float y = 1.5f;
     unsigned long long n = 6;
-    launch(function(m, "fill"), (void *[]){&a, &x, &n});
-    launch(function(m, "fill"), (void *[]){&b, &y, &n});
-    launch(function(m, "add"), (void *[]){&out, &a, &b, &n});
+    unsigned long long size = 4;
+    unsigned long long six = 0x40c00000; /* 6.0f */
+    unsigned long long half = 0x3f000000; /* 0.5f */
+    double alpha = 3;
+    launch(function(m, "fill"), (void *[]){&a, &n, &size, &six});
+    launch(function(m, "fill"), (void *[]){&b, &n, &size, &half});
+    launch(function(m, "add_f32"), (void *[]){&out, &a, &b, &n, &alpha});
     EXPECT(first_float(out + 20) == 7.5f);
-    launch(function(m, "sub"), (void *[]){&out, &a, &b, &n});
-    EXPECT(first_float(out + 20) == 4.5f);
-    launch(function(m, "mul"), (void *[]){&out, &a, &b, &n});
-    EXPECT(first_float(out + 20) == 9);
-    launch(function(m, "div"), (void *[]){&out, &a, &b, &n});
-    EXPECT(first_float(out + 20) == 4);
-    launch(function(m, "sum"), (void *[]){&out, &a, &n});
-    EXPECT(first_float(out) == 36);
-    EXPECT(first_float(out + 4) == 4);
+    launch(function(m, "mul_f32"), (void *[]){&out, &a, &b, &n});
+    EXPECT(first_float(out + 20) == 3);
+    unsigned long long rows = 2;
+    unsigned long long inner = 3;
+    launch(function(m, "sum_f32"), (void *[]){&out, &a, &rows, &inner});
+    EXPECT(first_float(out + 4) == 18);
+    EXPECT(first_float(out + 8) == 3);
+    unsigned long long three = 3;
+    const double dividend[3] = {1, 2, 3};
+    double quotient[3];
+    OK(cuMemcpyHtoD_v2(a, dividend, sizeof dividend));
+    launch(function(m, "div_f64"), (void *[]){&out, &a, &a, &three});
+    OK(cuMemcpyDtoH_v2(quotient, out, sizeof quotient));
+    EXPECT(quotient[2] == 1);
 
     const float left[6] = {1, 2, 3, 4, 5, 6};       /* 2 x 3 */
     const float right[6] = {1, 0, 0, 1, 2, 2};      /* 3 x 2 */
     const float product[4] = {7, 8, 16, 17};
-    float got[4];
-    unsigned long long rows = 2;
-    unsigned long long inner = 3;
+    float got[6];
+    unsigned long long four = 4;
+    unsigned long long eight = 8;
+    unsigned long long twelve = 12;
+    unsigned long long no = 0;
     OK(cuMemcpyHtoD_v2(a, left, sizeof left));
     OK(cuMemcpyHtoD_v2(b, right, sizeof right));
-    launch(function(m, "matmul"), (void *[]){&out, &a, &b, &rows, &inner, &rows});
-    OK(cuMemcpyDtoH_v2(got, out, sizeof got));
-    EXPECT(memcmp(got, product, sizeof got) == 0);
+    launch(function(m, "matmul_f32"),
+           (void *[]){&out, &a, &b, &four, &rows, &rows, &inner, &no, &twelve, &size, &no, &eight, &size});
+    OK(cuMemcpyDtoH_v2(got, out, sizeof product));
+    EXPECT(memcmp(got, product, sizeof product) == 0);
 
-    EXPECT(cusim_set("CUSIM_DELAY_US", "1000") == 0); /* in place, although it is late */
-    launch(function(m, "add"), (void *[]){&a, &a, &b, &n});
-    EXPECT(first_float(a + 20) == 8);
+    EXPECT(cusim_set("CUSIM_DELAY_US", "1000") == 0);
+    unsigned long long dims[3 * 65] = {2, 12, 4, 3, 4, 8}; /* the last dimension first: size, strides */
+    const float turned[6] = {1, 3, 5, 2, 4, 6};
+    launch(function(m, "copy"), (void *[]){&out, &a, &n, &size, &rows, dims});
+    OK(cuMemcpyDtoH_v2(got, out, sizeof got));
+    EXPECT(memcmp(got, turned, sizeof got) == 0);
+    unsigned long long column[3 * 65] = {3, 8, 4}; /* one column of out, the others remain */
+    const float mixed[6] = {1, 3, 2, 2, 3, 6};
+    rows = 1;
+    launch(function(m, "copy"), (void *[]){&out, &a, &three, &size, &rows, column});
+    OK(cuMemcpyDtoH_v2(got, out, sizeof got));
+    EXPECT(memcmp(got, mixed, sizeof got) == 0);
+
+    launch(function(m, "add_f32"), (void *[]){&a, &a, &b, &n, &alpha}); /* in place, although it is late */
+    EXPECT(first_float(a + 20) == 12);
 
     CUfunction f;
     RESULT(CUDA_ERROR_NOT_FOUND, cuModuleGetFunction(&f, m, "missing"));
     RESULT(CUDA_ERROR_NOT_FOUND, cuModuleGetFunction(&f, m, "ad"));
     MISUSE(CUDA_ERROR_NO_BINARY_FOR_GPU, cuModuleGetFunction(&f, m, "unknown"));
-    MISUSE(CUDA_ERROR_INVALID_PTX, cuModuleGetFunction(&f, m, "scale")); /* n has 32 bits */
+    MISUSE(CUDA_ERROR_INVALID_PTX, cuModuleGetFunction(&f, m, "scale_f32")); /* factor has 32 bits */
     f = function(m, "fill");
     OK(cuModuleUnload(m));
-    MISUSE(CUDA_ERROR_INVALID_HANDLE, cuLaunchKernel(f, 1, 1, 1, 1, 1, 1, 0, NULL, (void *[]){&a, &x, &n}, NULL));
+    MISUSE(CUDA_ERROR_INVALID_HANDLE, cuLaunchKernel(f, 1, 1, 1, 1, 1, 1, 0, NULL, (void *[]){&a, &n, &size, &six}, NULL));
     MISUSE(CUDA_ERROR_INVALID_IMAGE, cuModuleLoadData(&m, "no PTX"));
-    OK(cuModuleLoadData(&m, ".version 6.4 .target sm_75 .entry sum(.param .u64 out, .param .u64 a) { ret; }"));
-    MISUSE(CUDA_ERROR_INVALID_PTX, cuModuleGetFunction(&f, m, "sum")); /* lacks n */
+    OK(cuModuleLoadData(&m, ".version 6.4 .target sm_75 .entry sum_f32(.param .u64 dst, .param .u64 x) { ret; }"));
+    MISUSE(CUDA_ERROR_INVALID_PTX, cuModuleGetFunction(&f, m, "sum_f32")); /* lacks rows */
 }
 
 struct fill_params {
-    CUdeviceptr out;
-    float value;
+    CUdeviceptr dst;
     unsigned long long n;
+    unsigned long long size;
+    unsigned long long value;
 };
 
 static CUresult launch_packed(CUfunction f, CUstream s, struct fill_params *p, size_t size)
@@ -98,7 +123,7 @@ static CUresult launch_packed(CUfunction f, CUstream s, struct fill_params *p, s
     void *extra[] = {
         CU_LAUNCH_PARAM_BUFFER_POINTER, p, CU_LAUNCH_PARAM_BUFFER_SIZE, &size, CU_LAUNCH_PARAM_END,
     };
-    return cuLaunchKernel(f, 1, 1, 1, 1, 1, 1, 0, s, NULL, extra);
+    return cuLaunchKernel(f, 1, 1, 1, 2, 1, 1, 0, s, NULL, extra);
 }
 
 /* Launches a fill that fails the context of device 0, and releases that context. */
@@ -123,33 +148,30 @@ void scenario_launch(void)
     OK(cuModuleLoadData(&m, ptx));
     CUfunction f = function(m, "fill");
     CUstream s = new_stream();
-    struct fill_params p = {new_memory(8), 2.5f, 2};
+    struct fill_params p = {new_memory(8), 2, 4, 0x40200000};
     OK(launch_packed(f, s, &p, sizeof p));
     OK(cuStreamSynchronize(s));
-    EXPECT(first_float(p.out + 4) == 2.5f);
+    EXPECT(first_float(p.dst + 4) == 2.5f);
     MISUSE(CUDA_ERROR_INVALID_VALUE, launch_packed(f, s, &p, sizeof p - 1));
     MISUSE(CUDA_ERROR_INVALID_VALUE, launch_packed(f, s, &p, sizeof p + 8));
     MISUSE(CUDA_ERROR_INVALID_HANDLE, launch_packed(f, far_stream, &p, sizeof p));
     MISUSE(CUDA_ERROR_INVALID_VALUE, cuLaunchKernel(f, 0, 1, 1, 1, 1, 1, 0, s, (void *[]){NULL}, NULL));
 
     OK(cuCtxEnablePeerAccess(peer, 0));
-    CUdeviceptr near = p.out;
-    p.out = far;
+    CUdeviceptr near = p.dst;
+    p.dst = far;
     OK(launch_packed(f, s, &p, sizeof p));
     OK(cuStreamSynchronize(s));
     EXPECT(first_float(far) == 2.5f);
     OK(cuCtxDisablePeerAccess(peer));
     expect_illegal(&p);
-    p.out = near + 4; /* the memory was freed with its context */
+    p.dst = near + 4; /* the memory was freed with its context */
     expect_illegal(&p);
     use_device(0);
-    p.out = new_memory(8) + 4; /* one float too many */
+    p.dst = new_memory(8) + 4; /* one float too many */
     expect_illegal(&p);
     use_device(0);
-    p.out = new_memory(16) + 2; /* not aligned */
-    expect_illegal(&p);
-    use_device(0);
-    p.out = 0;
+    p.dst = 0;
     p.n = 0;
     OK(cuModuleLoadData(&m, ptx));
     OK(launch_packed(function(m, "fill"), NULL, &p, sizeof p));
