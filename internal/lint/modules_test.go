@@ -18,7 +18,6 @@ var allowedModules = []string{"golang.org/x/sys", "github.com/libp2p/go-yamux/v4
 var moduleOnlyIn = map[string][]string{
 	"tensor/ops/gonumblas": {"gonum.org/v1/gonum"},
 	"cudaipc/driver":       {"github.com/ebitengine/purego"},
-	"cudaipc/cusim":        {"github.com/ebitengine/purego"},
 }
 
 // testOnly lists the packages that only tests import, and the modules that each of them may import
