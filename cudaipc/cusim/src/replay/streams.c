@@ -1,5 +1,7 @@
 /* Streams, events, hold and release. */
 #include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
 
 #include "replay.h"
 
@@ -64,7 +66,9 @@ void scenario_default_stream(void)
     OK(cuMemsetD32Async(p, 4, 1, blocking));
     OK(cuMemsetD32Async(p, 5, 1, NULL));
     RESULT(CUDA_ERROR_NOT_READY, cuStreamQuery(NULL));
+    OK(cuStreamSynchronize(other));
     EXPECT(cusim_release(blocking) == 0);
+    OK(cuCtxSynchronize());
     EXPECT(count_wrong(p, 1, 5) == 0);
     OK(cuMemFree_v2(p));
 }
@@ -171,6 +175,7 @@ struct release {
     CUcontext context;
     CUdeviceptr device; /* or 0 */
     void *host;         /* or null */
+    atomic_bool done;
 };
 
 static void *release_memory(void *release)
@@ -180,16 +185,22 @@ static void *release_memory(void *release)
     if (r->host != NULL)
         OK(cuMemFreeHost(r->host));
     OK(cuMemFree_v2(r->device));
+    atomic_store(&r->done, true);
     return NULL;
 }
 
 /* A call that releases memory waits for the work of a stream that is held back. */
-static void expect_wait(struct release r, CUstream s, volatile uint32_t *host)
+static void expect_wait(struct release *r, CUstream s, volatile uint32_t *host)
 {
+    enum { YIELDS = 1000 };
     pthread_t thread;
     uint64_t blocking = cusim_blocking();
-    EXPECT(pthread_create(&thread, NULL, release_memory, &r) == 0);
+    EXPECT(pthread_create(&thread, NULL, release_memory, r) == 0);
     until_blocking(blocking + 1);
+    for (int i = 0; i < YIELDS; i++) {
+        EXPECT(!atomic_load(&r->done));
+        sched_yield();
+    }
     EXPECT(host[0] == 1);
     RESULT(CUDA_ERROR_NOT_READY, cuStreamQuery(s));
     cusim_release_all();
@@ -211,12 +222,12 @@ void scenario_hold(void)
     EXPECT(cusim_queued(a) == 2);
     EXPECT(cusim_queued(b) == 0);
     OK(cuStreamQuery(b));
-    expect_wait((struct release){.context = ctx, .device = new_memory(4)}, a, host);
+    expect_wait(&(struct release){.context = ctx, .device = new_memory(4)}, a, host);
 
     host[0] = 1;
     EXPECT(cusim_hold(a) == 0);
     OK(cuMemcpyAsync((uintptr_t)host, p, 4, a));
-    expect_wait((struct release){.context = ctx, .host = new_host(1)}, a, host);
+    expect_wait(&(struct release){.context = ctx, .host = new_host(1)}, a, host);
 
     EXPECT(cusim_hold(a) == 0);
     OK(cuMemsetD32Async(p, 10, 1, a));
