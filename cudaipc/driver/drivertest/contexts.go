@@ -1,6 +1,7 @@
 package drivertest
 
 import (
+	"errors"
 	"fmt"
 	"runtime"
 	"strings"
@@ -118,10 +119,11 @@ func allocFree(f *fixture, dev int) error {
 		return err
 	}
 	runtime.Gosched()
-	if got, err := f.PointerAttribute(driver.PointerDevice, p); err != nil || int(got) != dev {
-		return fmt.Errorf("memory of device %d is on device %d: %w", dev, got, err)
+	got, err := f.PointerAttribute(driver.PointerDevice, p)
+	if err == nil && int(got) != dev {
+		err = fmt.Errorf("memory of device %d is on device %d", dev, got)
 	}
-	return f.Free(p)
+	return errors.Join(err, f.Free(p))
 }
 
 func noContext(f *fixture) {
