@@ -23,8 +23,8 @@
 //
 // # Defects of cu
 //
-// Version v0.9.6 of cu has defects that matter here. Where it says so, they stay in programs that
-// call cu themselves.
+// Version v0.9.6 of cu has defects that matter here. All but the first stay in programs that call
+// the functions of cu themselves.
 //
 //   - If the driver finds no device, a program with cu prints "Error in initialization" and exits
 //     with status 1 before main begins. With this package on Linux it runs, and New returns a

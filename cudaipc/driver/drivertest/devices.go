@@ -65,8 +65,6 @@ func attributes(f *fixture) {
 		require.NoError(f, err)
 		require.Positive(f, major)
 	}
-	_, err := f.DeviceAttribute(math.MaxInt32, 0)
-	f.wantError(err, driver.ResultInvalidValue)
 }
 
 func peers(f *fixture) {

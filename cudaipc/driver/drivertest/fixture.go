@@ -182,11 +182,14 @@ func (f *fixture) sleep(dev int, d time.Duration, s driver.Stream) {
 // other work comes first.
 const late = 30 * time.Millisecond
 
+// longest bounds how long a test keeps a stream at work until a poll must have seen it.
+const longest = 10 * time.Second
+
 // whileBusy enqueues a kernel on s and calls check, which returns whether it has seen s at work. If
 // the kernel was over too early, whileBusy tries again with one that runs for longer.
 func (f *fixture) whileBusy(dev int, s driver.Stream, check func() bool) {
 	f.Helper()
-	for d := late; d < 10*time.Second; d *= 2 {
+	for d := late; d < longest; d *= 2 {
 		f.sleep(dev, d, s)
 		if check() {
 			return

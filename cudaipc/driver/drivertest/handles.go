@@ -85,7 +85,7 @@ func (p *process) run(f func(p *process) error) error {
 	return err
 }
 
-// transfer is what the producer sends to the consumer.
+// transfer is the message of the producer to the consumer.
 type transfer struct {
 	Device driver.UUID
 	Offset int

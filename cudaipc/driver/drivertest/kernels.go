@@ -82,7 +82,7 @@ func kernelErrors(f *fixture) {
 		f.wantError(f.Launch(f.sleeps[0], driver.Dim{}, one, 0, s, args), driver.ResultInvalidValue)
 		f.wantError(f.Launch(f.sleeps[0], one, driver.Dim{}, 0, s, args), driver.ResultInvalidValue)
 		f.wantError(f.Launch(f.sleeps[0], one, driver.Dim{X: 1 << 20, Y: 1, Z: 1}, 0, s, args), driver.ResultInvalidValue)
-		f.wantError(f.Launch(f.sleeps[0], one, one, -1, s, args), driver.ResultInvalidValue)
+		f.wantError(f.Launch(f.sleeps[0], one, one, math.MinInt, s, args), driver.ResultInvalidValue)
 		f.wantError(f.Launch(0, one, one, 0, s, args), driver.ResultInvalidHandle, driver.ResultInvalidValue)
 	})
 	f.sync(0, s)
