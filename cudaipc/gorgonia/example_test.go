@@ -9,53 +9,43 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/cudaipc/gorgonia"
 )
 
-// A program with a stream and an event of cu shares its memory with another process.
+// program is a program that works with cu.
+type program struct {
+	context cu.CUContext
+	stream  cu.Stream
+	ready   cu.Event     // made with cu.DisableTiming and cu.InterprocessEvent
+	memory  cu.DevicePtr // of cu.MemAlloc
+}
+
+// share returns handles with which another process can wait for the present work of p.stream, and
+// then use p.memory.
+func (p *program) share(d driver.Driver) (memory, ready driver.IPCHandle, err error) {
+	if err := d.Push(gorgonia.Context(p.context)); err != nil {
+		return memory, ready, err
+	}
+	defer d.Pop()
+	if err := d.Record(gorgonia.Event(p.ready), gorgonia.Stream(p.stream)); err != nil {
+		return memory, ready, err
+	}
+	if memory, err = d.MemHandle(gorgonia.Ptr(p.memory)); err != nil {
+		return memory, ready, err
+	}
+	ready, err = d.EventHandle(gorgonia.Event(p.ready))
+	return memory, ready, err
+}
+
+// A program shares memory that it has allocated and filled with cu.
 func Example() {
 	d, err := gorgonia.New()
+	if err != nil {
+		fmt.Println("no CUDA here:", err)
+		return
+	}
+	var p program // with objects of cu
+	memory, ready, err := p.share(d)
 	if err != nil {
 		fmt.Println(err)
 		return
 	}
-	if err := share(d); err != nil {
-		fmt.Println(err)
-	}
-}
-
-func share(d driver.Driver) error {
-	ctx, err := cu.Device(0).RetainPrimaryCtx()
-	if err != nil {
-		return err
-	}
-	if err := d.Push(gorgonia.Context(ctx)); err != nil {
-		return err
-	}
-	defer d.Pop()
-	stream, err := cu.MakeStream(cu.NonBlocking)
-	if err != nil {
-		return err
-	}
-	ready, err := cu.MakeEvent(cu.DisableTiming | cu.InterprocessEvent)
-	if err != nil {
-		return err
-	}
-	p, err := cu.MemAlloc(1 << 20)
-	if err != nil {
-		return err
-	}
-	if err := cu.MemsetD32Async(p, 1, 1<<18, stream); err != nil {
-		return err
-	}
-	if err := ready.Record(stream); err != nil {
-		return err
-	}
-	memory, err := d.MemHandle(gorgonia.Ptr(p))
-	if err != nil {
-		return err
-	}
-	event, err := d.EventHandle(gorgonia.Event(ready))
-	if err != nil {
-		return err
-	}
-	fmt.Printf("send these to the other process: %x %x\n", memory, event)
-	return nil
+	fmt.Printf("to the other process: %x %x\n", memory, ready)
 }

@@ -44,7 +44,7 @@ func (cuda) Function(m driver.Module, name string) (driver.Function, error) {
 // Launch calls C, since cu.Function.Launch takes 8 bytes for each parameter, whatever its size.
 func (cuda) Launch(f driver.Function, grid, block driver.Dim, shared int, s driver.Stream, args []byte) error {
 	const call = "cuLaunchKernel"
-	if shared < 0 || uint64(shared) > math.MaxUint32 {
+	if uint64(shared) > math.MaxUint32 { // or negative
 		return driver.Check(call, driver.ResultInvalidValue)
 	}
 	g, b := [3]C.uint{C.uint(grid.X), C.uint(grid.Y), C.uint(grid.Z)}, [3]C.uint{C.uint(block.X), C.uint(block.Y), C.uint(block.Z)}

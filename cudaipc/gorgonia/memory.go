@@ -45,12 +45,9 @@ func (cuda) AddressRange(p driver.Ptr) (base driver.Ptr, size int, err error) {
 
 // AllocHost calls C, since cu has no function for it.
 func (cuda) AllocHost(size int) ([]byte, error) {
-	const call = "cuMemHostAlloc"
-	if size < 0 {
-		return nil, driver.Check(call, driver.ResultInvalidValue)
-	}
 	var p unsafe.Pointer
-	if err := checkResult(call, C.cuMemHostAlloc(&p, C.size_t(size), C.CU_MEMHOSTALLOC_PORTABLE)); err != nil {
+	r := C.cuMemHostAlloc(&p, C.size_t(size), C.CU_MEMHOSTALLOC_PORTABLE)
+	if err := checkResult("cuMemHostAlloc", r); err != nil {
 		return nil, err
 	}
 	return unsafe.Slice((*byte)(p), size), nil

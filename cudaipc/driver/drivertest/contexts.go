@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"runtime"
 	"strings"
+	"testing"
 
 	"github.com/stretchr/testify/require"
 
@@ -19,6 +20,27 @@ var contextCases = []testCase{
 	{"Concurrent", 2, concurrentContexts},
 	{"None", 1, noContext},
 	{"Zero", 1, zeroContext},
+}
+
+// Without a fixture, which retains the contexts, they are active from the first PrimaryContextRetain
+// to the last PrimaryContextRelease.
+func inactiveContext(t *testing.T, d driver.Driver) {
+	wantActive := func(want bool) {
+		t.Helper()
+		active, err := d.PrimaryContextActive(0)
+		require.NoError(t, err)
+		require.Equal(t, want, active)
+	}
+	wantActive(false)
+	for range 2 {
+		_, err := d.PrimaryContextRetain(0)
+		require.NoError(t, err)
+		wantActive(true)
+	}
+	require.NoError(t, d.PrimaryContextRelease(0))
+	wantActive(true)
+	require.NoError(t, d.PrimaryContextRelease(0))
+	wantActive(false)
 }
 
 func primaryContexts(f *fixture) {

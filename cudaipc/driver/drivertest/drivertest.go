@@ -63,5 +63,6 @@ func Run(t *testing.T, open func() (driver.Driver, error)) {
 			})
 		}
 	}
+	t.Run("Contexts/Inactive", func(t *testing.T) { inactiveContext(t, d) })
 	t.Run("Handles/BetweenProcesses", func(t *testing.T) { betweenProcesses(t, d) })
 }

@@ -12,6 +12,7 @@ var streamCases = []testCase{
 	{"TwoStreams", 1, func(f *fixture) { orderOfStreams(f, 0, 0) }},
 	{"TwoDevices", 2, func(f *fixture) { orderOfStreams(f, 0, 1) }},
 	{"TwoDevicesBack", 2, func(f *fixture) { orderOfStreams(f, 1, 0) }},
+	{"NoWait", 1, noWait},
 	{"Destroy", 1, destroyStream},
 }
 
@@ -65,6 +66,34 @@ func orderOfStreams(f *fixture, writer, reader int) {
 
 	f.wantWords(reader, q, 2, words, r)
 	f.wantWords(writer, p, 3, words, w)
+}
+
+// noWait checks that calls for a stream at work do not wait for it.
+func noWait(f *fixture) {
+	s, e, p, q, h := f.stream(0), f.event(0), f.alloc(0, 4*words), f.alloc(0, 4*words), f.host(4*words)
+	f.whileBusy(0, s, func() bool {
+		f.fill(0, p, 1, words, s)
+		f.copy(0, q, p, 4*words, s)
+		f.copy(0, driver.HostPtr(h), q, 4*words, s)
+		f.record(0, e, s)
+		f.wait(0, s, e)
+		f.on(0, func() {
+			other, err := f.NewStream()
+			require.NoError(f, err)
+			require.NoError(f, f.Wait(other, e))
+			require.NoError(f, f.DestroyStream(other))
+			of, err := f.NewEvent(sharedEvent)
+			require.NoError(f, err)
+			require.NoError(f, f.Record(of, s))
+			_, err = f.EventHandle(of)
+			require.NoError(f, err)
+			_, err = f.MemHandle(p)
+			require.NoError(f, err)
+			require.NoError(f, f.DestroyEvent(of))
+		})
+		return !f.eventDone(0, e)
+	})
+	f.sync(0, s)
 }
 
 // destroyStream checks that DestroyStream returns while the stream is at work, and that this work is
