@@ -21,7 +21,8 @@ var (
 // handle returns h, which holds one handle of the driver, as another type that holds one.
 func handle[To, From any](h From) To { return *(*To)(unsafe.Pointer(&h)) }
 
-// Context returns c as a context of package driver. Both stand for the same context.
+// Context returns c as a context of package driver. Both stand for the same context. That of a
+// *cu.Ctx is its field CUContext.
 func Context(c cu.CUContext) driver.Context { return handle[driver.Context](c) }
 
 // Stream returns s as a stream of package driver. Both stand for the same stream.
