@@ -15,7 +15,8 @@
 // The package is a module of its own, since cu brings many modules into the graph of a program. It
 // needs cgo, cuda.h, and at link time libcuda.so, of the driver or from the folder stubs of CUDA.
 // Both are found in /usr/local/cuda; for other places set CGO_CFLAGS=-I... and CGO_LDFLAGS=-L....
-// A program linked with cu does not start on a machine without libcuda.so.1.
+// A program linked with cu does not start on a machine without libcuda.so.1. The driver must be of
+// CUDA 11.4 or later.
 //
 // It is compiled and tested with the cuda.h of CUDA 11.8, and compiled with that of 12.4. For CUDA
 // 13, with which cu alone cannot be compiled, the file compat13/cuda.h adapts the header; it has

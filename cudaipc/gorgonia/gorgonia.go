@@ -22,18 +22,15 @@ type cuda struct{}
 
 var _ driver.Driver = cuda{}
 
-// New returns the driver of the process. If the driver cannot be initialized, or has no device, the
-// error is a *driver.NotViableError.
+// New returns the driver of the process. If the driver cannot be initialised, for example because
+// the machine has no device, the error is a *driver.NotViableError.
 func New() (driver.Driver, error) {
-	if err := driver.Check("cuInit", driver.Result(C.cuInit(0))); err != nil {
-		return nil, &driver.NotViableError{Reason: "the driver cannot be initialized", Err: err}
-	}
-	count, err := cuda{}.DeviceCount()
-	if err != nil {
-		return nil, &driver.NotViableError{Reason: "devices cannot be counted", Err: err}
-	}
-	if count == 0 {
-		return nil, &driver.NotViableError{Reason: "there is no device"}
+	if err := checkResult("cuInit", C.cuInit(0)); err != nil {
+		reason := "the driver cannot be initialised"
+		if errors.Is(err, driver.ResultNoDevice) {
+			reason = "there is no device"
+		}
+		return nil, &driver.NotViableError{Reason: reason, Err: err}
 	}
 	return cuda{}, nil
 }
