@@ -25,6 +25,7 @@ type gpu struct {
 
 	memory     allocator
 	pinned     pinnedPool
+	kernels    kernelModule
 	background sync.WaitGroup // goroutines that wait for the device
 
 	outboxMu sync.Mutex
@@ -44,6 +45,7 @@ func newGPU(k *Kind, index int, o Options) *gpu {
 	g := &gpu{kind: k, driver: k.driver, device: device.Device{Kind: Name, Index: index}}
 	g.memory = allocator{gpu: g, limit: o.MemoryLimit}
 	g.pinned = pinnedPool{gpu: g}
+	g.kernels = kernelModule{gpu: g}
 	return g
 }
 
@@ -226,7 +228,7 @@ func (g *gpu) close() error {
 	}
 	var all []error
 	exported, err := g.memory.close()
-	all = append(all, err, g.pinned.close())
+	all = append(all, err, g.pinned.close(), g.kernels.close())
 	exported = exported || len(g.outboxes) > 0 // TensorPipe never unmaps them
 	g.mu.Lock()
 	for _, e := range g.events {
