@@ -42,11 +42,9 @@ func (k kernels) Sum(_ context.Context, dst, x *tensor.Tensor, dims []int) error
 		if err != nil {
 			return err
 		}
-		var in driver.Ptr
-		if columns > 0 {
-			if in, err = w.rowMajor(w.sources[0], shape, strides); err != nil {
-				return err
-			}
+		in, err := w.rowMajor(w.sources[0], shape, strides)
+		if err != nil {
+			return err
 		}
 		rows := dst.Len()
 		threads := min(maxThreads, max(leastThreads, 1<<bits.Len(uint(max(columns, 1)-1))))

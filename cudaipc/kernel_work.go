@@ -48,7 +48,7 @@ func (k *Kind) run(f func(w *work) error, dst *tensor.Tensor, sources ...*tensor
 			return deviceMismatch(dst, t)
 		}
 		w.sources = append(w.sources, o)
-		if o.stream.handle != w.stream.handle && !slices.Contains(w.streams, o.stream) {
+		if !slices.Contains(w.streams, o.stream) {
 			w.streams = append(w.streams, o.stream)
 		}
 	}
