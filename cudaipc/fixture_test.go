@@ -18,12 +18,20 @@ type fixture struct {
 	control *cusim.Control
 	zero    device.Device
 	one     device.Device
+
+	hostAllocs int // calls at the beginning
 }
 
-func newFixture(t testing.TB, o Options) *fixture {
+func newFixture(t testing.TB, o Options) *fixture { return newFixtureWith(t, o, nil) }
+
+// newFixtureWith sets options of the simulator at first. Those of devices need a process of its own.
+func newFixtureWith(t testing.TB, o Options, simulator map[string]string) *fixture {
 	lib := cusim.Library(t)
 	control, err := cusim.Open(lib)
 	require.NoError(t, err)
+	for name, value := range simulator {
+		require.NoError(t, control.Set(name, value))
+	}
 	d, err := driver.Open(lib)
 	require.NoError(t, err)
 	k, err := New(d, o)
@@ -31,6 +39,7 @@ func newFixture(t testing.TB, o Options) *fixture {
 	require.NoError(t, k.Viable())
 	misuses := control.Misuse()
 	f := &fixture{TB: t, Kind: k, control: control, zero: k.Devices()[0], one: k.Devices()[1]}
+	f.hostAllocs = control.Calls("cuMemHostAlloc")
 	t.Cleanup(func() {
 		f.set("CUSIM_FAIL", "")
 		f.set("CUSIM_DELAY_US", "")

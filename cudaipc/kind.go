@@ -10,8 +10,8 @@
 //	stream, err := kind.NewStream(kind.Devices()[0])
 //	b, err := kind.Alloc(stream.Device(), 1<<20, stream)
 //
-// No call waits for a GPU, except Synchronize, Close, Trim and copies to host memory that is not
-// page-locked. The order of the work is that of streams.
+// No call waits for a GPU, except Synchronize, Close, Trim and copies of more than 32 MiB to or from host
+// memory that is not page-locked. The order of the work is that of streams.
 package cudaipc
 
 import (

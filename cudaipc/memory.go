@@ -33,7 +33,8 @@ func (m *Memory) Ptr() driver.Ptr { return m.ptr }
 //
 // The error matches device.ErrDevice, device.ErrStream, device.ErrSize, ErrClosed or
 // ErrOutOfMemory, or is that of the driver. If the memory is exhausted, Alloc starts a garbage
-// collection, because unreachable buffers hold memory until then.
+// collection, because unreachable buffers hold memory until then; [Kind.Trim] frees what is kept for
+// reuse in pieces that are too small.
 func (k *Kind) Alloc(d device.Device, size int, stream device.Stream) (device.Buffer, error) {
 	g, err := k.gpuOf(d)
 	if err != nil {
@@ -56,10 +57,10 @@ func (k *Kind) Alloc(d device.Device, size int, stream device.Stream) (device.Bu
 // streamFor returns stream as a stream of g, or the default stream if it is nil. The error matches
 // device.ErrStream if it is of another device or kind.
 func (g *gpu) streamFor(stream device.Stream) (*Stream, error) {
-	if stream == nil {
+	s, ok := stream.(*Stream)
+	if stream == nil || ok && s == nil {
 		return g.defaultStream()
 	}
-	s, ok := stream.(*Stream)
 	if !ok || s.gpu != g {
 		return nil, fmt.Errorf("cudaipc: memory of %v on a stream of %v: %w", g.device, stream.Device(), device.ErrStream)
 	}
@@ -96,8 +97,8 @@ func (m *Memory) release() {
 }
 
 // Wrap returns a buffer of size bytes at p, device memory of the application, valid on stream. The
-// device is that of the address. The application frees the memory, after everything that uses the
-// buffer. The error matches device.ErrMemory if p is not memory of a device of this Kind, or
+// device is that of the address, and nil stands for its default stream. The application frees the
+// memory, after everything that uses the buffer. The error matches device.ErrMemory if p is not memory of a device of this Kind, or
 // device.ErrStream.
 func (k *Kind) Wrap(p driver.Ptr, size int, stream *Stream) (device.Buffer, error) {
 	d, err := k.DeviceOf(p)

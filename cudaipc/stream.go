@@ -85,7 +85,7 @@ func (s *Stream) Record() (device.Event, error) {
 // For another event the error matches device.ErrStream.
 func (s *Stream) Wait(ev device.Event) error {
 	e, ok := ev.(*Event)
-	if !ok {
+	if !ok || e == nil {
 		return fmt.Errorf("cudaipc: a stream of %v cannot wait for an event of another device kind: %w", s.Device(), device.ErrStream)
 	}
 	if err := s.gpu.enter(); err != nil {
@@ -103,8 +103,8 @@ func (s *Stream) Wait(ev device.Event) error {
 // allocate. For another stream the error matches device.ErrStream.
 func (s *Stream) WaitFor(other device.Stream) error {
 	o, ok := other.(*Stream)
-	if !ok {
-		return fmt.Errorf("cudaipc: a stream of %v cannot wait for one of %v: %w", s.Device(), other.Device(), device.ErrStream)
+	if !ok || o == nil {
+		return fmt.Errorf("cudaipc: a stream of %v cannot wait for one of another device kind: %w", s.Device(), device.ErrStream)
 	}
 	if s == o {
 		return nil
