@@ -125,13 +125,19 @@ func TestMemoryMovesBetweenStreams(t *testing.T) {
 	require.Equal(t, pattern(2, smallBlock), f.read(second))
 }
 
-// If no block is large enough, memory that is kept for reuse is returned to the driver.
-func TestMemoryIsFreedForLargerBlocks(t *testing.T) {
+// If no block that is kept for reuse is large enough, allocations fail without a wait for the device,
+// until Trim has freed them.
+func TestTrimForLargerBlocks(t *testing.T) {
 	f := newFixture(t, Options{MemoryLimit: 40 << 20})
 	s := f.stream(f.zero)
 	memory(f.alloc(21<<20, s)).release()
 	memory(f.alloc(12<<20, f.stream(f.zero))).release()
 	kept := f.alloc(1, s)
+	blocking := f.control.Blocking()
+	_, err := f.Alloc(f.zero, 30<<20, s)
+	require.ErrorIs(t, err, ErrOutOfMemory)
+	require.Equal(t, blocking, f.control.Blocking())
+	require.NoError(t, f.Trim(f.zero))
 	b := f.alloc(30<<20, s)
 	require.Equal(t, 32<<20, f.stats(f.zero).Held)
 	memory(b).release()
@@ -171,6 +177,9 @@ func TestDeviceIsOutOfMemory(t *testing.T) {
 	_, err := f.Alloc(f.zero, 40<<20, s)
 	require.ErrorIs(t, err, ErrOutOfMemory)
 	memory(b).release()
+	_, err = f.Alloc(f.zero, 60<<20, s)
+	require.ErrorIs(t, err, ErrOutOfMemory, "freeing the 40 MiB that are kept would wait for the device")
+	require.NoError(t, f.Trim(f.zero))
 	b = f.alloc(60<<20, s)
 	require.Equal(t, 60<<20, f.stats(f.zero).Held)
 	runtime.KeepAlive(b)

@@ -96,6 +96,9 @@ func (f *fixture) read(b device.Buffer) []byte {
 	f.Helper()
 	p := make([]byte, b.Len())
 	require.NoError(f, f.Copy(device.Bytes(p), b))
+	if b.Stream() != nil {
+		f.synchronize(b.Stream())
+	}
 	return p
 }
 

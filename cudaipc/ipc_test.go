@@ -1,0 +1,58 @@
+package cudaipc
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tensorpipe-go/tensorpipe/channel"
+	"github.com/tensorpipe-go/tensorpipe/channel/channeltest"
+	"github.com/tensorpipe-go/tensorpipe/device"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/race"
+	"github.com/tensorpipe-go/tensorpipe/transport/mem"
+	"github.com/tensorpipe-go/tensorpipe/uv"
+)
+
+// ownIPC makes channels between two ends in one process, for which the simulator maps handles of its own
+// process.
+type ownIPC struct{ *IPC }
+
+// CanCommunicate reports whether the descriptors are those of one GPU.
+func (ownIPC) CanCommunicate(local, remote string) bool { return local == remote }
+
+// ipcBackend returns the conformance suite's backend for cuda_ipc on f.
+func (f *fixture) ipcBackend(connect channeltest.Connect) channeltest.Backend {
+	f.set("CUSIM_OWN_HANDLES", "1")
+	f.Cleanup(func() { f.set("CUSIM_OWN_HANDLES", "") })
+	return channeltest.Backend{
+		Name:              IPCName,
+		New:               func(*testing.T) channel.Factory { return ownIPC{NewIPC(f.Kind)} },
+		Connect:           connect,
+		Kinds:             []device.Kind{f.Kind},
+		Hold:              func(s device.Stream) func() { return f.hold(s.(*Stream)) },
+		TrustsCompletions: true,
+	}
+}
+
+// Both ends are in one process here; those of TestParity of pipe/samehost are in two.
+func TestIPCConformance(t *testing.T) {
+	over := map[string]channeltest.Connect{"mem": channeltest.Over(mem.New(nil), ""), "uv": channeltest.Over(uv.New(), "127.0.0.1:0")}
+	for _, name := range race.Pick([]string{"mem", "uv"}, []string{"mem"}) {
+		t.Run(name, func(t *testing.T) {
+			f := newFixture(t, Options{})
+			channeltest.Run(t, f.ipcBackend(over[name]))
+		})
+	}
+}
+
+// A process cannot map its own memory.
+func TestParity(t *testing.T) {
+	t.Run("tensorpipe/channel.CudaIpcCannotCommunicateInSameProcess", func(t *testing.T) {
+		f := newFixture(t, Options{})
+		c := NewIPC(f.Kind)
+		for _, text := range c.DeviceDescriptors() {
+			require.False(t, c.CanCommunicate(text, text))
+		}
+		require.Len(t, c.DeviceDescriptors(), 4)
+	})
+}
