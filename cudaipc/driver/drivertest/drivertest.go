@@ -5,7 +5,7 @@
 //
 //	func TestConformance(t *testing.T) { drivertest.Run(t, mine.Open) }
 //
-// The suite needs a device, or a simulated driver with the kernels add and sleep_ns. Tests of two
+// The suite needs a device, or a simulated driver with the kernels add_f32 and sleep_ns. Tests of two
 // devices are skipped where there is only one. A test that needs work in progress enqueues a kernel
 // that runs for some time; a slow machine makes such a test slow and does not make it fail.
 package drivertest

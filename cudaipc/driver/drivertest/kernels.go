@@ -35,15 +35,15 @@ func (f *fixture) fillFloat(dev int, p driver.Ptr, v float32, n int, s driver.St
 func launchAdd(f *fixture) {
 	const n, threads = 1000, 128
 	for dev := range f.contexts {
-		add, s := f.function(dev, "add"), f.stream(dev)
+		add, s := f.function(dev, "add_f32"), f.stream(dev)
 		out, a, b := f.alloc(dev, 8*n), f.alloc(dev, 4*n), f.alloc(dev, 4*n)
 		f.fillFloat(dev, out, -1, 2*n, s)
 		f.fillFloat(dev, a, 1.5, n, s)
 		f.fillFloat(dev, b, 2.25, n, s)
-		args := pack(uint64(out), uint64(a), uint64(b), n)
+		args := pack(uint64(out), uint64(a), uint64(b), n, math.Float64bits(2))
 		grid, block := driver.Dim{X: (n + threads - 1) / threads, Y: 1, Z: 1}, driver.Dim{X: threads, Y: 1, Z: 1}
 		f.on(dev, func() { require.NoError(f, f.Launch(add, grid, block, 0, s, args)) })
-		f.wantWords(dev, out, math.Float32bits(3.75), n, s)
+		f.wantWords(dev, out, math.Float32bits(1.5+2*2.25), n, s)
 		f.wantWords(dev, out+4*n, math.Float32bits(-1), n, s)
 	}
 }
@@ -52,11 +52,11 @@ func launchAdd(f *fixture) {
 // though the kernel has not begun.
 func argumentsAreCopied(f *fixture) {
 	const n = 32
-	add, s := f.function(0, "add"), f.stream(0)
+	add, s := f.function(0, "add_f32"), f.stream(0)
 	out, a := f.alloc(0, 4*n), f.alloc(0, 4*n)
 	f.fillFloat(0, a, 2, n, s)
 	f.sleep(0, late, s)
-	args := pack(uint64(out), uint64(a), uint64(a), n)
+	args := pack(uint64(out), uint64(a), uint64(a), n, math.Float64bits(1))
 	f.on(0, func() {
 		require.NoError(f, f.Launch(add, driver.Dim{X: 1, Y: 1, Z: 1}, driver.Dim{X: n, Y: 1, Z: 1}, 0, s, args))
 	})
@@ -73,7 +73,7 @@ func kernelErrors(f *fixture) {
 		}
 		m, err := f.LoadModule(kernels)
 		require.NoError(f, err)
-		for _, name := range []string{"missing", "", "ad"} {
+		for _, name := range []string{"missing", "", "add"} {
 			_, err = f.Function(m, name)
 			f.wantError(err, driver.ResultNotFound, driver.ResultInvalidValue)
 		}
