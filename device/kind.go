@@ -35,10 +35,14 @@ type Kind interface {
 
 	// Copy enqueues a copy of src to dst on dst's stream, after the work that src's stream holds at
 	// present, and makes src's stream wait for the copy. One of the buffers may be host memory, the
-	// other must be of this kind. The lengths must be equal. If neither buffer has a stream the
-	// copy is complete when Copy returns. Host memory must not be changed until the copy is
-	// complete in stream order. The error is ErrMemory, ErrStream or a LengthError; then nothing
-	// has been enqueued.
+	// other must be of this kind. Both may be host memory if one of them is valid on a stream of this
+	// kind. The lengths must be equal. If neither buffer has a stream the copy is complete when Copy
+	// returns. The error is ErrMemory, ErrStream or a LengthError; then nothing has been enqueued.
+	//
+	// Otherwise Copy does not block until the streams have done their work, whatever host memory it
+	// is given: a kind whose driver copies only page-locked memory without blocking stages other
+	// memory itself, or copies in a function that the stream calls. Host memory must not be changed
+	// until the copy is complete in stream order; the kind keeps it reachable until then.
 	Copy(dst, src Buffer) error
 }
 

@@ -143,6 +143,9 @@ func TestCopyObeysBothStreams(t *testing.T) {
 	require.NoError(t, err)
 	type side func(s *delayed.Stream) device.Buffer
 	onDevice := func(s *delayed.Stream) device.Buffer { return alloc(t, k, 8, s) }
+	pinned := func(s *delayed.Stream) device.Buffer {
+		return device.Host(make([]byte, 5), make([]byte, 3)).WithStream(s)
+	}
 	onHost := func(*delayed.Stream) device.Buffer {
 		return device.Host(make([]byte, 3), make([]byte, 5)).WithStream(foreign)
 	}
@@ -153,6 +156,9 @@ func TestCopyObeysBothStreams(t *testing.T) {
 		{"device to device", onDevice, onDevice},
 		{"host to device", onDevice, onHost},
 		{"device to host", onHost, onDevice},
+		{"host to host", pinned, pinned},
+		{"host to host of another kind", onHost, pinned},
+		{"host of another kind to host", pinned, onHost},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			from, to := newStream(t, k, 0), newStream(t, k, 1)
@@ -284,6 +290,7 @@ func TestMisuse(t *testing.T) {
 		{"alloc on another kind's stream", allocate(zero.Device(), 1, strange), device.ErrStream},
 		{"stream on a missing device", noStream, device.ErrDevice},
 		{"copy from host to host", k.Copy(host, host), device.ErrMemory},
+		{"copy from host to host on a stream of another kind", k.Copy(host, host.WithStream(strange)), device.ErrMemory},
 		{"copy of another kind's memory", other.Copy(host, b), device.ErrMemory},
 		{"copy into another kind's memory", other.Copy(b, host), device.ErrMemory},
 		{"copy with the wrong device", k.Copy(host, device.On(one.Device(), mem, one)), device.ErrMemory},

@@ -50,11 +50,11 @@ func (k *Kind) Write(dst device.Buffer, p []byte) error { return k.Copy(dst, dev
 // caller must not use p until the copy has run. The errors are those of [Kind.Copy].
 func (k *Kind) Read(p []byte, src device.Buffer) error { return k.Copy(device.Bytes(p), src) }
 
-// Copy enqueues a copy of src to dst, of which at least one must be of this kind, to run after the
-// present work and before the later work of the streams of both. These may be streams of other
-// kinds if they belong to host memory. If neither has a stream, Copy copies before it returns.
-// Otherwise the caller must neither use host memory of dst nor change that of src until the copy
-// has run.
+// Copy enqueues a copy of src to dst, to run after the present work and before the later work of the
+// streams of both. At least one of the two must be memory of this kind, or host memory that is valid
+// on a stream of this kind. Host memory may also be valid on a stream of another kind. If neither has
+// a stream, Copy copies before it returns. Otherwise the caller must neither use host memory of dst
+// nor change that of src until the copy has run. The kind keeps both reachable until then.
 //
 // If the two do not fit together or the kind was closed before the call, nothing is enqueued, and
 // the error matches device.ErrMemory, device.ErrStream or [ErrClosed], or is a
@@ -77,8 +77,8 @@ func (k *Kind) prepare(dst, src device.Buffer) (func() error, error) {
 	if err := k.open(); err != nil {
 		return nil, err
 	}
-	if dst.IsHost() && src.IsHost() {
-		return nil, fmt.Errorf("delayed: copy by kind %s from host to host: %w", k.name, device.ErrMemory)
+	if dst.IsHost() && src.IsHost() && !k.owns(dst.Stream()) && !k.owns(src.Stream()) {
+		return nil, fmt.Errorf("delayed: copy by kind %s from host to host without a stream of it: %w", k.name, device.ErrMemory)
 	}
 	to, err := k.view(dst)
 	if err != nil {
@@ -94,13 +94,19 @@ func (k *Kind) prepare(dst, src device.Buffer) (func() error, error) {
 	return func() error { return device.CopyHost(to, from) }, nil
 }
 
+// owns reports whether s is a stream of this kind. It is false for nil.
+func (k *Kind) owns(s device.Stream) bool {
+	own, ok := s.(*Stream)
+	return ok && own.kind == k
+}
+
 // copyStream returns the stream of this kind on which a copy of src to dst runs: the stream of dst
 // if it is of this kind, else the stream of src if it is, else the default stream of the device of
 // dst, or of src if dst is host memory. prepare must have checked the copy.
 func (k *Kind) copyStream(dst, src device.Buffer) *Stream {
-	for _, b := range []device.Buffer{dst, src} {
-		if s, ok := b.Stream().(*Stream); ok && s.kind == k {
-			return s
+	for _, s := range []device.Stream{dst.Stream(), src.Stream()} {
+		if k.owns(s) {
+			return s.(*Stream)
 		}
 	}
 	if dst.IsHost() {
