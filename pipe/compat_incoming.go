@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 
 	"github.com/tensorpipe-go/tensorpipe/device"
+	"github.com/tensorpipe-go/tensorpipe/internal/staging"
 	"github.com/tensorpipe-go/tensorpipe/internal/wire"
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
@@ -36,7 +37,25 @@ type compatIncoming struct {
 }
 
 func (in *compatIncoming) read(ctx context.Context, a Allocation) error {
-	return in.countRead(in.receive(ctx, a))
+	if !staging.Needed(a.Tensors) {
+		return in.countRead(in.receive(ctx, a))
+	}
+	staged, err := in.stage(a, func(ready device.Event) error {
+		err := in.reader.pipe.awaitEvent(ctx, ready, in.reader.pipe.closing)
+		if err != nil && in.reader.pipe.isClosing() {
+			return ErrClosed
+		}
+		return err
+	})
+	if err != nil {
+		return in.errorFor(err)
+	}
+	a.Tensors = staged.Memory
+	err = in.countRead(in.receive(ctx, a))
+	if fault := staged.End(err == nil); fault != nil {
+		err = in.errorFor(fault)
+	}
+	return err
 }
 
 func (in *compatIncoming) discard(ctx context.Context) error { return in.countRead(in.drop(ctx)) }

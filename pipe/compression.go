@@ -309,14 +309,10 @@ func (in *nativeIncoming) checkTensorCodec(t *native.Tensor) error {
 	return in.checkCodec(t.Codec)
 }
 
-// decompressInline waits for the work on dst's stream and then decompresses form, the compressed
-// bytes of an inline part, into dst. It uses form and dst only until it returns. If the wait fails,
-// decompressInline returns its error. If form is corrupt, it fails the pipe, and the error matches
+// decompressInline decompresses form, the compressed bytes of an inline part, into dst. It uses form
+// and dst only until it returns. If form is corrupt, it fails the pipe, and the error matches
 // ErrProtocol. If ctx ends during decompression, the error matches ErrCancelled.
 func (in *nativeIncoming) decompressInline(ctx context.Context, codec compress.Codec, dst device.Buffer, form []byte) error {
-	if err := awaitStream(ctx, dst); err != nil {
-		return err
-	}
 	check := func() error { return context.Cause(ctx) }
 	err := in.Incoming.pipe.context.coders.Decompress(codec, dst.AppendSegments(nil), form, check)
 	runtime.KeepAlive(dst)
@@ -347,15 +343,11 @@ func (in *nativeIncoming) decompressLarge(ctx context.Context, a Allocation) err
 	return nil
 }
 
-// decompressInPlace waits for the work on dst's stream and then decompresses the last n bytes of
-// dst, which hold a compressed form, into all of dst. While it decompresses, it raises
-// PipeStats.Progress. If the wait fails, decompressInPlace returns its error. If the form is
-// corrupt, it fails the pipe, and the error matches ErrProtocol. If ctx ends during decompression,
-// the error matches ErrCancelled.
+// decompressInPlace decompresses the last n bytes of dst, which hold a compressed form, into all of
+// dst. While it decompresses, it raises PipeStats.Progress. If the form is corrupt, it fails the
+// pipe, and the error matches ErrProtocol. If ctx ends during decompression, the error matches
+// ErrCancelled.
 func (in *nativeIncoming) decompressInPlace(ctx context.Context, codec compress.Codec, dst device.Buffer, n uint64) error {
-	if err := awaitStream(ctx, dst); err != nil {
-		return err
-	}
 	check := func() error {
 		in.Incoming.pipe.arrived(compress.BlockSize)
 		return context.Cause(ctx)

@@ -209,34 +209,6 @@ func TestTensorsForDevicesAreNotCompressed(t *testing.T) {
 	}
 }
 
-// TestDecompressionAwaitsTheStream checks that Read decompresses into host memory that is used by a
-// stream only after the work on that stream is done.
-func TestDecompressionAwaitsTheStream(t *testing.T) {
-	for _, n := range []int{1000, large} {
-		kind := npu.NewKind()
-		t.Cleanup(kind.Close)
-		client, server := connect(t, nativePath())
-		_, stream := alloc(t, kind, 0, 1)
-		release := stream.Hold()
-		data := contents["text"](n)
-		memory := make([]byte, n)
-		op := client.WriteAsync(testContext(t), &pipe.Message{Tensors: []pipe.Tensor{{
-			Buffer: device.Bytes(data), Compression: pipe.CompressionZstd,
-		}}})
-		in := next(t, server)
-		done := make(chan error, 1)
-		go func() {
-			done <- in.Read(testContext(t), pipe.Allocation{Tensors: []device.Buffer{device.Bytes(memory).WithStream(stream)}})
-		}()
-		copy(memory, "the stream") // work that is still enqueued
-		require.Equal(t, "the stream", string(memory[:10]))
-		release()
-		require.NoError(t, <-done)
-		require.NoError(t, op.Wait(testContext(t)))
-		require.True(t, bytes.Equal(data, memory))
-	}
-}
-
 // checkedContext is a context that ends when it has been checked n times.
 type checkedContext struct {
 	context.Context

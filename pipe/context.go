@@ -16,6 +16,7 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/internal/compress"
 	"github.com/tensorpipe-go/tensorpipe/internal/errtext"
 	"github.com/tensorpipe-go/tensorpipe/internal/quota"
+	"github.com/tensorpipe-go/tensorpipe/internal/staging"
 )
 
 // Options configure a Context.
@@ -75,6 +76,7 @@ type Context struct {
 	registry *registry
 	inFlight *budget.Budget
 	windows  *budget.Budget // of the sessions
+	staging  *staging.Budget
 
 	// Accepted connections whose first packet was not read yet, connections that pipes
 	// being opened expect, and slots for pipes that are being opened. Each expected
@@ -151,6 +153,7 @@ func New(o Options) (*Context, error) {
 	c.incoming.New = func() any { return new(nativeIncoming) }
 	c.coders = compress.New(runtime.GOMAXPROCS(0))
 	c.inFlight = budget.New(c.limits.ContextBytesInFlight)
+	c.staging = staging.New(c.limits.ContextBytesInFlight)
 	c.windows = budget.New(c.limits.ContextWindowBytes)
 	c.openingPipes = budget.New(c.limits.MaxHandshakesInProgress)
 	c.connSessions = budget.New(c.limits.MaxConnSessions)

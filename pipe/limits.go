@@ -40,7 +40,9 @@ type Limits struct {
 	// the context. Writers wait while a bound is reached. A message larger than the
 	// pipe's bound is sent alone; of the context's bound a message counts at most
 	// half. A part that will be compressed counts twice until it is, and with its
-	// compressed size from then on. Default 1 GiB and 4 GiB.
+	// compressed size from then on. ContextBytesInFlight also bounds, separately, the
+	// received bytes that wait for a stream before they can be copied to host memory;
+	// a Read that would exceed it waits for its stream. Default 1 GiB and 4 GiB.
 	PipeBytesInFlight    int
 	ContextBytesInFlight int
 
@@ -76,7 +78,8 @@ type Limits struct {
 	// an error that matches ErrLimit; until their memory is free, calls on other
 	// unadmitted pipes may block. It does not count the fixed memory of a pipe, some
 	// 100 KiB of buffers and stacks, and 64 KiB of TLS for each connection of the
-	// compatible dialect; nor rings in shared memory, nor memory of the application.
+	// compatible dialect; nor rings in shared memory, nor memory of the application, nor
+	// received bytes that wait for a stream.
 	// Default 0, which means no bound.
 	UnadmittedBytes int
 

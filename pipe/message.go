@@ -167,13 +167,16 @@ type receiver interface {
 func (in *Incoming) Descriptor() *Descriptor { return &in.desc }
 
 // Read receives the message into the memory of a and returns when all parts have arrived. A part
-// whose buffer has a stream is valid once that stream has done the work that Read has enqueued. In
-// the native dialect messages may be read in any order. In the compatible dialect they are read in
+// whose buffer has a stream is valid once that stream has done the work that Read has enqueued; Read
+// does not wait for the stream. For host memory this requires the stream's kind in Options.Kinds and
+// bytes of Limits.ContextBytesInFlight for a copy; without them Read waits until the stream has done
+// its present work. In the native dialect messages may be read in any order. In the compatible dialect they are read in
 // order: Read waits until all earlier messages have been given memory, but not for their bytes.
 //
 // If a does not fit the message, the error matches ErrAllocation, and the call has no other effect,
 // so that Read can be called with other memory. Read can also be called again if ctx has ended
-// before the call, or ends while Read waits for earlier messages. Once Read has begun to receive,
+// before the call, or in the compatible dialect ends while Read waits for earlier messages or for a
+// stream. Once Read has begun to receive,
 // the message cannot be read or discarded again (ErrAlreadyRead); if ctx then ends before all parts
 // have arrived, the message is lost and, in the compatible dialect, the pipe fails. If this end is
 // closing the pipe, the error matches ErrClosed. The pipe does not use the memory of a after Read

@@ -2,10 +2,12 @@ package pipe
 
 import (
 	"cmp"
+	"context"
 	"math"
 
 	"github.com/tensorpipe-go/tensorpipe/device"
 	"github.com/tensorpipe-go/tensorpipe/internal/compress"
+	"github.com/tensorpipe-go/tensorpipe/internal/staging"
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
 
@@ -162,6 +164,37 @@ func (c *Context) kindOf(b device.Buffer) (device.Kind, error) {
 		return nil, allocationError("Options.Kinds lacks the kind of device %s, which a small tensor needs", b.Device())
 	}
 	return k, nil
+}
+
+// stage returns the receipt of the message's tensors into a, some of which are host memory with a
+// stream. The error is that of await, which is called as [staging.Budget.Begin] states, or of a
+// stream.
+func (in *Incoming) stage(a Allocation, await func(device.Event) error) (*staging.Receive, error) {
+	c := in.pipe.context
+	return c.staging.Begin(a.Tensors, c.opts.Kinds, await)
+}
+
+// awaitEvent blocks until the work before ready is done, and returns its error. It ends earlier with
+// ctx, whose cause it returns, and with stop or the pipe, with the error of the pipe if that has ended.
+func (p *Pipe) awaitEvent(ctx context.Context, ready device.Event, stop <-chan struct{}) error {
+	limited, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go func() {
+		select {
+		case <-stop:
+		case <-p.down:
+		case <-limited.Done():
+		}
+		cancel()
+	}()
+	err := ready.Synchronize(limited)
+	switch {
+	case err == nil || limited.Err() == nil:
+		return err
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	}
+	return cmp.Or(p.Err(), err)
 }
 
 // checkMemory returns nil if the inline and the compressed tensors of the message can be copied to

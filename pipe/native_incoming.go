@@ -72,7 +72,7 @@ func (in *nativeIncoming) read(ctx context.Context, a Allocation) error {
 	if !in.claim() {
 		return in.errorFor(ErrAlreadyRead)
 	}
-	err := in.readAll(ctx, a)
+	err := in.readStaged(ctx, a)
 	runtime.KeepAlive(a) // a Buffer's owner keeps its memory alive, its segments do not
 	in.reader.pipe.control.noteRead(in.number)
 	in.finish()
@@ -84,6 +84,8 @@ func (in *nativeIncoming) read(ctx context.Context, a Allocation) error {
 	return nil
 }
 
+// readAll receives the message into a, whose host memory has no streams, and returns when all parts
+// have arrived or failed.
 func (in *nativeIncoming) readAll(ctx context.Context, a Allocation) error {
 	if in.inlineLength > 0 {
 		if done, err := in.receiveInline(ctx, a); done || err != nil {
@@ -92,10 +94,6 @@ func (in *nativeIncoming) readAll(ctx context.Context, a Allocation) error {
 	}
 	if in.large == 0 {
 		return in.copyInline(ctx, a)
-	}
-	if err := in.awaitJoined(ctx, a); err != nil {
-		in.cancel(err)
-		return err
 	}
 	if err := in.startTransfers(a); err != nil {
 		return err
@@ -291,10 +289,13 @@ func betweenHosts(t *native.Tensor) bool {
 }
 
 // cancelLocked aborts the message with cause, as abort does, and sends the peer a CANCEL frame, so
-// that the peer sends no further bytes of the message. It does not wait until the channels have
-// released the memory. The caller holds nativeReader.mu.
+// that the peer sends no further bytes of the message. If the message was aborted before, it
+// sends no frame, which would replace the error of the peer's write. It does not wait until the
+// channels have released the memory. The caller holds nativeReader.mu.
 func (in *nativeIncoming) cancelLocked(cause error) {
-	in.reader.pipe.control.sendCancel(in.number)
+	if in.aborted == nil {
+		in.reader.pipe.control.sendCancel(in.number)
+	}
 	in.abort(cause)
 }
 

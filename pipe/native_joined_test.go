@@ -115,9 +115,9 @@ func (w waitSignal) Done() <-chan struct{} {
 	return w.Context.Done()
 }
 
-// TestJoinedTensorsToStreams checks that joined tensors are received into host memory with streams
-// only after each stream has done its earlier work, and that Read ends before that with its context,
-// with the write and with the pipe.
+// TestJoinedTensorsToStreams checks that joined tensors are received into host memory with streams of
+// a kind that Options.Kinds lacks only after each stream has done its earlier work, and that Read ends
+// before that with its context, with the write and with the pipe.
 func TestJoinedTensorsToStreams(t *testing.T) {
 	kind := npu.NewKind()
 	t.Cleanup(kind.Close)

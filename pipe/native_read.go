@@ -12,7 +12,53 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/device"
 	"github.com/tensorpipe-go/tensorpipe/internal/compress"
 	"github.com/tensorpipe-go/tensorpipe/internal/native"
+	"github.com/tensorpipe-go/tensorpipe/internal/staging"
 )
+
+// readStaged is readAll, but a may have host memory with streams. Such memory receives its bytes by
+// copies that readStaged enqueues on the streams. Only if it cannot enqueue them it waits for the
+// work of a stream, see [staging.Budget.Begin], until ctx, the message or the pipe ends.
+func (in *nativeIncoming) readStaged(ctx context.Context, a Allocation) error {
+	if !staging.Needed(a.Tensors) {
+		return in.readAll(ctx, a)
+	}
+	staged, err := in.stage(a, func(ready device.Event) error { return in.awaitEvent(ctx, ready) })
+	if err != nil {
+		if in.large > 0 {
+			in.cancel(err)
+		}
+		if in.inlineLength > 0 {
+			in.reader.stream.skipInline(in)
+		}
+		return err
+	}
+	err = in.readAll(ctx, Allocation{Payloads: a.Payloads, Tensors: staged.Memory})
+	return cmp.Or(err, staged.End(err == nil))
+}
+
+// awaitEvent is Pipe.awaitEvent. It also ends when the peer aborts the message, with the reason.
+// If ctx ends first, the error matches ErrCancelled.
+func (in *nativeIncoming) awaitEvent(ctx context.Context, ready device.Event) error {
+	mu := &in.reader.mu
+	mu.Lock()
+	if in.aborted != nil {
+		defer mu.Unlock()
+		return in.aborted
+	}
+	abortedChan := make(chan struct{})
+	in.abortedChan = abortedChan
+	mu.Unlock()
+	err := in.reader.pipe.awaitEvent(ctx, ready, abortedChan)
+	mu.Lock()
+	defer mu.Unlock()
+	switch {
+	case in.aborted != nil:
+		return in.aborted
+	case err != nil && ctx.Err() != nil:
+		return fmt.Errorf("%w: %w", ErrCancelled, err)
+	}
+	return err
+}
 
 // startTransfers makes the channels receive the parts that are not inline into the memory in a, and
 // counts the Read as under way until finish. If the sender has left the choice of devices to this
@@ -60,8 +106,7 @@ func (in *nativeIncoming) startTransfers(a Allocation) error {
 }
 
 // transferMemory returns the memory in a for the transfer of tensor k: that of the tensor, and after
-// it that of the tensors that are joined to it. tensors is the number of all of them. The memory is
-// on the stream of tensor k; awaitJoined has waited for those of the others.
+// it that of the tensors that are joined to it. tensors is the number of all of them.
 func (in *nativeIncoming) transferMemory(k int, a Allocation) (b device.Buffer, tensors int) {
 	parts := in.parts.Tensors
 	b = formTail(a.Tensors[k], parts[k].WireLength())
@@ -76,57 +121,7 @@ func (in *nativeIncoming) transferMemory(k int, a Allocation) (b device.Buffer, 
 			left--
 		}
 	}
-	return device.Host(pieces...).WithStream(b.Stream()), 1 + joined
-}
-
-// awaitJoined waits until the work on the streams of the memory in a is done for all joined tensors,
-// because their transfer waits for one stream at most, that of its first tensor. If ctx ends first,
-// the error matches ErrCancelled; if the message is aborted or the pipe ends first, it is the reason of
-// that. Otherwise it is that of a stream.
-func (in *nativeIncoming) awaitJoined(ctx context.Context, a Allocation) error {
-	for k := range in.parts.Tensors {
-		if in.parts.Tensors[k].Joined && a.Tensors[k].Stream() != nil {
-			if err := in.awaitStream(ctx, a.Tensors[k]); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
-// awaitStream waits until the work on b's stream is done. Errors are those of awaitJoined.
-func (in *nativeIncoming) awaitStream(ctx context.Context, b device.Buffer) error {
-	i := in.reader
-	i.mu.Lock()
-	if in.aborted != nil {
-		defer i.mu.Unlock()
-		return in.aborted
-	}
-	abortedChan := make(chan struct{})
-	in.abortedChan = abortedChan
-	i.mu.Unlock()
-	limited, cancel := context.WithCancel(ctx)
-	defer cancel()
-	go func() {
-		select {
-		case <-abortedChan:
-		case <-i.pipe.down:
-		case <-limited.Done():
-		}
-		cancel()
-	}()
-	err := awaitStream(limited, b)
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	switch {
-	case in.aborted != nil:
-		return in.aborted
-	case err == nil || limited.Err() == nil:
-		return err
-	case ctx.Err() != nil:
-		return fmt.Errorf("%w: %w", ErrCancelled, context.Cause(ctx))
-	}
-	return cmp.Or(i.pipe.Err(), err)
+	return device.Host(pieces...), 1 + joined
 }
 
 // startTransfer makes channel c receive a number of parts into b, which belongs to c until partDone:
@@ -247,7 +242,7 @@ func (in *nativeIncoming) copyInline(ctx context.Context, a Allocation) error {
 		if part.Codec != compress.None {
 			err = in.decompressInline(ctx, part.Codec, a.Tensors[k], part.Data)
 		} else {
-			err = in.copyTensor(ctx, a.Tensors[k], part.Data)
+			err = in.copyTensor(a.Tensors[k], part.Data)
 		}
 		if err != nil {
 			return err
@@ -256,38 +251,19 @@ func (in *nativeIncoming) copyInline(ctx context.Context, a Allocation) error {
 	return nil
 }
 
-// copyTensor copies data, the bytes of an inline tensor, to dst, in the order of dst's stream. If
-// dst is not host memory, the copy may still read data after the return, so copyTensor sets
-// in.frameInUse, and Release does not reuse data. If dst is host memory with a stream, it waits for
-// the stream. Errors are those of copyTo, awaitStream and device.CopyHost.
-func (in *nativeIncoming) copyTensor(ctx context.Context, dst device.Buffer, data []byte) error {
-	if p, ok := dst.Contiguous(); ok && dst.Stream() == nil {
+// copyTensor copies data, the bytes of an inline tensor, to dst. If dst is not host memory, the copy
+// is made in the order of dst's stream and may still read data after the return, so copyTensor sets
+// in.frameInUse, and Release does not reuse data. Errors are those of copyTo and device.CopyHost.
+func (in *nativeIncoming) copyTensor(dst device.Buffer, data []byte) error {
+	if p, ok := dst.Contiguous(); ok {
 		copy(p, data)
 		return nil
 	}
-	if !dst.IsHost() {
-		in.frameInUse = true
-		return in.Incoming.pipe.context.copyTo(dst, device.Bytes(data))
+	if dst.IsHost() {
+		return device.CopyHost(dst, device.Bytes(data))
 	}
-	if err := awaitStream(ctx, dst); err != nil {
-		return err
-	}
-	return device.CopyHost(dst.WithStream(nil), device.Bytes(data))
-}
-
-// awaitStream waits until the work on b's stream is done, so that the host may access b, and
-// returns at once if b has no stream. Errors are those of the stream, and of ctx if it ends first.
-func awaitStream(ctx context.Context, b device.Buffer) error {
-	s := b.Stream()
-	if s == nil {
-		return nil
-	}
-	ready, err := s.Record()
-	if err != nil {
-		return err
-	}
-	defer ready.Release()
-	return ready.Synchronize(ctx)
+	in.frameInUse = true
+	return in.Incoming.pipe.context.copyTo(dst, device.Bytes(data))
 }
 
 // readInlineBytes reads the remaining inline bytes of an open message from src, and returns nil
@@ -367,9 +343,9 @@ func (r *streamReader) pollInline(ctx context.Context) bool {
 
 // setInlineTarget makes the memory of a the destination of the inline bytes that are read from now
 // on, and reports true. The reader writes to that memory until all bytes are received or skipInline
-// is called. If a tensor of a is not contiguous memory of cpu:0 without a stream, or if bytes have
-// been read to memory of the pipe, it reports false, and the bytes go to memory of the pipe. The
-// caller holds streamReader.mu.
+// is called. If a tensor of a is not contiguous memory of cpu:0, or if bytes have been read to memory
+// of the pipe, it reports false, and the bytes go to memory of the pipe. The caller holds
+// streamReader.mu.
 func (in *nativeIncoming) setInlineTarget(a Allocation) bool {
 	if in.inlineBuf != nil {
 		return false
@@ -377,7 +353,7 @@ func (in *nativeIncoming) setInlineTarget(a Allocation) bool {
 	inlineDst := append(in.inlineDstArray[:0], a.Payloads...)
 	for _, b := range a.Tensors {
 		p, ok := b.Contiguous()
-		if !ok || b.Stream() != nil || b.Device() != device.CPU() {
+		if !ok || b.Device() != device.CPU() {
 			return false
 		}
 		inlineDst = append(inlineDst, p)

@@ -45,28 +45,6 @@ func TestNativeInlineTensorToDevice(t *testing.T) {
 	require.Equal(t, pattern(1000, 1), got)
 }
 
-// TestNativeInlineTensorToStream checks that Read of an inline tensor into host memory with a
-// stream writes to the memory only after the stream has done its earlier work.
-func TestNativeInlineTensorToStream(t *testing.T) {
-	kind := npu.NewKind()
-	t.Cleanup(kind.Close)
-	client, server := connect(t, nativePath())
-	_, stream := alloc(t, kind, 0, 1)
-	release := stream.Hold()
-	memory := make([]byte, 10)
-	write(t, client, &pipe.Message{Tensors: []pipe.Tensor{{Buffer: device.Bytes(pattern(10, 1))}}})
-	in := next(t, server)
-	done := make(chan error, 1)
-	go func() {
-		done <- in.Read(testContext(t), pipe.Allocation{Tensors: []device.Buffer{device.Bytes(memory).WithStream(stream)}})
-	}()
-	copy(memory, "the stream") // work that is still enqueued
-	require.Equal(t, "the stream", string(memory))
-	release()
-	require.NoError(t, <-done)
-	require.Equal(t, pattern(10, 1), memory)
-}
-
 // TestNativeFailedReadReleasesMessage checks that if a channel fails to receive a part, Read
 // returns the channel's error and the write completes without an error. The message can be released
 // as soon as Read returns; later messages that reuse its memory arrive intact.
