@@ -157,6 +157,7 @@ type Link struct {
 // a tensor: each one that the peer has sent must be received, and one that cannot be sent closes the
 // channel, and with it the pipe. A channel must implement Compatible if
 //   - its wire form cannot represent every tensor,
+//   - it serves devices other than the CPU. Without Discard a pipe cannot reject tensors for them,
 //   - it writes to the memory of one transfer, or of several, at more than one place at a time. Without
 //     Discard a pipe receives rejected tensors into scratch memory in which several pieces may overlap,
 //     so that the channel would write to the same bytes concurrently, or
@@ -170,7 +171,8 @@ type Compatible interface {
 	Fits(src device.Buffer) error
 
 	// Discard receives and drops a tensor of n bytes that the application has rejected. It takes the
-	// place of Recv and calls done likewise. It uses a bounded amount of memory, whatever n is.
+	// place of Recv and calls done likewise. It uses a bounded amount of host memory, whatever n is,
+	// and allocates none on a device.
 	Discard(id uint64, n int, done func(error))
 
 	// EndRecv announces that Recv and Discard will not be called any more, because the peer has

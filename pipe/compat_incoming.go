@@ -71,7 +71,8 @@ func (in *compatIncoming) countRead(err error) error {
 }
 
 // drop receives the message and throws away its bytes. Unlike discard it does not record the
-// message as read. The error is that of receive, or matches ErrAllocation.
+// message as read. The error is that of receive or of
+// discardAllocation.
 func (in *compatIncoming) drop(ctx context.Context) error {
 	a, err := in.discardAllocation()
 	if err != nil {
@@ -276,15 +277,14 @@ func (in *compatIncoming) setDescriptor(d *wire.Descriptor) error {
 const discardBufferSize = 512 << 10
 
 // discardAllocation returns memory into which the message is received in order to be discarded. The
-// peer may have announced more than this machine has. Therefore a host tensor gets a small buffer,
-// repeated as often as needed, which the tensors of one channel may share; that is safe because
-// such a channel receives one tensor after the other. A host tensor of a channel that implements
-// channel.Compatible gets an empty buffer. A tensor for another device gets new memory of its
-// length there. Payloads get no memory.
+// peer may have announced more than this machine has. Therefore a tensor of a channel that implements
+// channel.Compatible gets no memory, and start makes the channel drop it. Another host tensor gets a
+// small buffer, repeated as often as needed, which the tensors of one channel may share; that is safe
+// because such a channel receives one tensor after the other. Payloads get no memory.
 //
 // If the sender left the target device to the receiver, the target is the CPU if a channel can
-// bring the tensor there, and otherwise another local device. The error matches ErrAllocation; it
-// is returned if memory on another device cannot be allocated.
+// bring the tensor there, and otherwise another local device. The error matches ErrAllocation: a
+// tensor is for another device, and its channel does not implement channel.Compatible.
 func (in *compatIncoming) discardAllocation() (Allocation, error) {
 	a := Allocation{Tensors: make([]device.Buffer, len(in.desc.Tensors))}
 	pieces := map[*pipeChannel][]byte{}
@@ -296,24 +296,24 @@ func (in *compatIncoming) discardAllocation() (Allocation, error) {
 				d = device.CPU()
 			}
 		}
-		if d == device.CPU() {
-			l := in.reader.pipe.channelFor(d, t.SourceDevice, t.Length)
-			if l.compatible != nil {
-				a.Tensors[k] = device.Bytes(nil)
-				continue
-			}
+		l := in.reader.pipe.channelFor(d, t.SourceDevice, t.Length)
+		switch {
+		case l.compatible != nil || t.Length == 0:
+			a.Tensors[k] = device.On(d, noMemory{}, nil)
+		case d == device.CPU():
 			pieces[l] = slices.Grow(pieces[l], min(t.Length, discardBufferSize))
 			a.Tensors[k] = repeatedBuffer(pieces[l], t.Length)
-			continue
+		default:
+			return a, allocationError("tensor %d: channel %s cannot discard tensors for %s", k, l.name, d)
 		}
-		b, err := in.reader.pipe.context.alloc(d, t.Length)
-		if err != nil {
-			return a, allocationError("discard tensor %d: %w", k, err)
-		}
-		a.Tensors[k] = b
 	}
 	return a, nil
 }
+
+// noMemory is the memory of a tensor that a channel drops.
+type noMemory struct{}
+
+func (noMemory) Len() int { return 0 }
 
 // repeatedBuffer returns a host buffer of n bytes that consists of the memory of piece, up to its
 // capacity, as many times as needed. It allocates no memory for the bytes: bytes that are received
@@ -328,17 +328,6 @@ func repeatedBuffer(piece []byte, n int) device.Buffer {
 		segments = append(segments, piece)
 	}
 	return device.Host(segments...)
-}
-
-// alloc allocates a buffer of n bytes on the device d. It returns an error if Options.Kinds has no
-// kind of device named d.Kind, or if that kind cannot allocate the memory.
-func (c *Context) alloc(d device.Device, n int) (device.Buffer, error) {
-	for _, k := range c.opts.Kinds {
-		if k.Name() == d.Kind {
-			return k.Alloc(d, n, nil)
-		}
-	}
-	return device.Buffer{}, fmt.Errorf("Options.Kinds lacks the kind of device %s", d)
 }
 
 // discardBody reads and drops the body of the frame whose header conn.NextFrame has just returned.

@@ -30,8 +30,9 @@ type Options struct {
 	Transports []TransportEntry
 	Channels   []ChannelEntry
 
-	// Kinds are the device kinds, in addition to the CPU, on which Discard may
-	// allocate memory for tensors that no channel delivers to the CPU.
+	// Kinds are the device kinds, in addition to the CPU, that copy bytes which the pipe
+	// itself has received: small tensors to memory of a device, and tensors to host
+	// memory that is valid on a stream.
 	Kinds []device.Kind
 
 	Policy Policy

@@ -201,9 +201,9 @@ func (in *Incoming) readChecked(ctx context.Context, a Allocation) error {
 
 // Discard drops the message without supplying memory for it. In the native dialect it returns at
 // once, and the peer is asked not to send the parts that are not inline. In the compatible dialect
-// it receives the message and throws away the bytes; it waits for earlier messages, and ctx has the
-// effect that it has on Read. If that needs memory on a device and Options.Kinds cannot allocate
-// it, the error matches ErrAllocation. If the message was read or discarded before, the error
+// it receives the message and throws away the bytes, in a bounded amount of host memory; it waits for
+// earlier messages, and ctx has the effect that it has on Read. If a channel for devices other than
+// the CPU cannot discard tensors, the error matches ErrAllocation. If the message was read or discarded before, the error
 // matches ErrAlreadyRead; if this end is closing the pipe, it matches ErrClosed.
 func (in *Incoming) Discard(ctx context.Context) error {
 	if e := in.pipe.events; e != nil && e.MessageRead != nil {

@@ -1,6 +1,9 @@
 package pipe_test
 
 import (
+	"bytes"
+	"context"
+	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -10,6 +13,7 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/channel/channeltest/npu"
 	"github.com/tensorpipe-go/tensorpipe/device"
 	"github.com/tensorpipe-go/tensorpipe/device/delayed"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/testwait"
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
 
@@ -28,16 +32,13 @@ func (f onlyDevices) DeviceDescriptors() map[device.Device]string {
 	return all
 }
 
-func connectNPUs(t *testing.T, kinds bool) npuPair {
+func connectNPUs(t *testing.T) npuPair {
 	p := npuPair{near: npu.NewKind(), far: npu.NewKind()}
 	t.Cleanup(p.near.Close)
 	t.Cleanup(p.far.Close)
 	with := func(kind *delayed.Kind) func(*pipe.Options) {
 		return func(o *pipe.Options) {
 			o.Channels = append(o.Channels, pipe.ChannelEntry{Name: npu.Name, Priority: 1, Factory: onlyDevices{npu.New(kind, basic.New())}})
-			if kinds {
-				o.Kinds = []device.Kind{kind}
-			}
 		}
 	}
 	path := memPath()
@@ -60,7 +61,7 @@ func alloc(t *testing.T, kind *delayed.Kind, i, n int) (device.Buffer, *delayed.
 // between different devices, mixed with host tensors in one message, and each in the order of its
 // stream.
 func TestUnknownDeviceKind(t *testing.T) {
-	p := connectNPUs(t, false)
+	p := connectNPUs(t)
 	name, ok := p.client.Plan().Channel(device.Device{Kind: "npu"}, device.Device{Kind: "npu", Index: 1})
 	require.True(t, ok)
 	require.Equal(t, npu.Name, name)
@@ -156,7 +157,7 @@ func TestChosenDeviceDecidesTheChannel(t *testing.T) {
 }
 
 func TestTargetOfAnotherKind(t *testing.T) {
-	p := connectNPUs(t, false)
+	p := connectNPUs(t)
 	src, _ := alloc(t, p.near, 0, 10)
 	err := p.client.Write(testContext(t), &pipe.Message{Tensors: []pipe.Tensor{{Buffer: src, TargetDevice: device.CPU()}}})
 	require.ErrorIs(t, err, pipe.ErrNoChannel)
@@ -172,24 +173,94 @@ func TestTargetOfAnotherKind(t *testing.T) {
 	require.NoError(t, op.Wait(testContext(t)))
 }
 
-// TestDiscardOnUnknownDevice checks that in the compatible dialect Discard of a tensor for a device
-// needs the device's kind in Options.Kinds, to allocate memory. Without the kind it fails with
-// ErrAllocation, and the message can still be read.
-func TestDiscardOnUnknownDevice(t *testing.T) {
-	for _, kinds := range []bool{true, false} {
-		p := connectNPUs(t, kinds)
-		src, _ := alloc(t, p.near, 0, 10)
-		op := p.client.WriteAsync(testContext(t), &pipe.Message{Tensors: []pipe.Tensor{{Buffer: src, TargetDevice: device.Device{Kind: "npu"}}}})
-		in, err := p.server.Next(testContext(t))
-		require.NoError(t, err)
-		if kinds {
-			require.NoError(t, in.Discard(testContext(t)))
-			require.NoError(t, op.Wait(testContext(t)))
-			continue
-		}
-		require.ErrorIs(t, in.Discard(testContext(t)), pipe.ErrAllocation)
-		dst, _ := alloc(t, p.far, 0, 10)
-		require.NoError(t, in.Read(testContext(t), pipe.Allocation{Tensors: []device.Buffer{dst}}))
-		require.NoError(t, op.Wait(testContext(t)))
+// countedKind counts the allocations on its devices.
+type countedKind struct {
+	*delayed.Kind
+	allocs atomic.Int64
+}
+
+func (k *countedKind) Alloc(d device.Device, n int, s device.Stream) (device.Buffer, error) {
+	k.allocs.Add(1)
+	return k.Kind.Alloc(d, n, s)
+}
+
+// notCompatible makes channels that do not implement channel.Compatible.
+type notCompatible struct{ channel.Factory }
+
+func (f notCompatible) New(ctx context.Context, link channel.Link, role channel.Role) (channel.Channel, error) {
+	ch, err := f.Factory.New(ctx, link, role)
+	return struct{ channel.Channel }{ch}, err
+}
+
+// TestDiscardOfDeviceTensors checks in both dialects that unwanted tensors for devices are discarded
+// without memory on a device, by Discard and by Close, and that later messages arrive intact.
+func TestDiscardOfDeviceTensors(t *testing.T) {
+	for _, path := range []path{memPath(), nativePath()} {
+		t.Run(string(path.dialect), func(t *testing.T) {
+			kind := &countedKind{Kind: npu.NewKind()}
+			t.Cleanup(kind.Close)
+			client, server := connect(t, path, func(o *pipe.Options) {
+				o.Channels = append(o.Channels, pipe.ChannelEntry{Name: npu.Name, Priority: 1, Factory: onlyDevices{npu.New(kind, basic.New())}})
+				o.Kinds = []device.Kind{kind}
+			})
+			src, _ := alloc(t, kind.Kind, 0, large)
+			want := pattern(large, 1)
+			require.NoError(t, kind.Write(src, want))
+			second := device.Device{Kind: npu.Name, Index: 1}
+			m := &pipe.Message{Payloads: []pipe.Payload{{Data: pattern(10, 2)}}, Tensors: []pipe.Tensor{
+				{Buffer: src, TargetDevice: second}, {Buffer: device.Bytes(want)}, {Buffer: src}, {Buffer: src.Slice(0, 0), TargetDevice: second},
+			}}
+			var ops []*pipe.WriteOp
+			last := &pipe.Message{Tensors: []pipe.Tensor{m.Tensors[0], {Buffer: device.Bytes(want), TargetDevice: device.CPU()}}}
+			for _, m := range []*pipe.Message{m, m, m, last} {
+				ops = append(ops, client.WriteAsync(testContext(t), m))
+			}
+			for range 2 {
+				require.NoError(t, next(t, server).Discard(testContext(t)))
+			}
+			in := next(t, server)
+			a := pipe.Allocation{Payloads: [][]byte{make([]byte, 10)}}
+			for _, n := range []int{large, large, large, 0} {
+				b, _ := alloc(t, kind.Kind, 1, n)
+				a.Tensors = append(a.Tensors, b)
+			}
+			got := make([]byte, large)
+			a.Tensors[1] = device.Bytes(make([]byte, large))
+			require.NoError(t, in.Read(testContext(t), a))
+			for _, k := range []int{0, 2} {
+				require.NoError(t, kind.Read(got, a.Tensors[k]))
+				require.NoError(t, a.Tensors[k].Stream().Synchronize(testContext(t)))
+				require.True(t, bytes.Equal(want, got), k)
+			}
+			next(t, server)
+			closed := testwait.Start(client.Close)
+			require.NoError(t, server.Close()) // discards the last message
+			require.NoError(t, testwait.Finish(t, closed))
+			for _, op := range ops {
+				require.NoError(t, op.Wait(testContext(t)))
+			}
+			require.Zero(t, kind.allocs.Load())
+		})
 	}
+}
+
+// TestDiscardIsNotSupported checks that in the compatible dialect Discard of a tensor for a device
+// fails with ErrAllocation if its channel cannot discard, and that the message can still be read.
+func TestDiscardIsNotSupported(t *testing.T) {
+	kind := &countedKind{Kind: npu.NewKind()}
+	t.Cleanup(kind.Close)
+	client, server := connect(t, memPath(), func(o *pipe.Options) {
+		o.Channels = append(o.Channels, pipe.ChannelEntry{Name: npu.Name, Priority: 1, Factory: notCompatible{npu.New(kind, basic.New())}})
+		o.Kinds = []device.Kind{kind}
+	})
+	src, _ := alloc(t, kind.Kind, 0, 10)
+	op := client.WriteAsync(testContext(t), &pipe.Message{Tensors: []pipe.Tensor{{Buffer: src, TargetDevice: src.Device()}}})
+	in := next(t, server)
+	err := in.Discard(testContext(t))
+	require.ErrorIs(t, err, pipe.ErrAllocation)
+	require.ErrorContains(t, err, "channel npu cannot discard tensors for npu:0")
+	require.Zero(t, kind.allocs.Load())
+	dst, _ := alloc(t, kind.Kind, 0, 10)
+	require.NoError(t, in.Read(testContext(t), pipe.Allocation{Tensors: []device.Buffer{dst}}))
+	require.NoError(t, op.Wait(testContext(t)))
 }
