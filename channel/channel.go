@@ -67,7 +67,8 @@ type Factory interface {
 	Viable() error
 
 	// DeviceDescriptors returns, for each local device that the channel serves, what a peer must know
-	// to decide whether the two can communicate. The map is sent to the peer. It has at least one device
+	// to decide whether the two can communicate. A device that does not work is left out, see
+	// [DeviceReporter]. The map is sent to the peer. It has at least one device
 	// and no empty text, and is the same at each call; the caller may change it.
 	DeviceDescriptors() map[device.Device]string
 
@@ -185,8 +186,8 @@ type Compatible interface {
 // Prober is an optional interface of a Factory. It tests whether the channel works between this process
 // and the actual peer, for channels where equal device descriptors do not guarantee that. If both ends
 // of a pipe implement it, they exchange offers while the pipe is being opened. A channel whose probe
-// fails at either end is not chosen, and the error becomes the reason. If the peer sends no offer
-// nothing is probed.
+// fails at either end is not chosen, and the error becomes the reason. If the error is a [DeviceErrors],
+// the channel is only not chosen for those devices. If the peer sends no offer nothing is probed.
 //
 // Both methods may be called concurrently.
 type Prober interface {
@@ -207,6 +208,15 @@ type Prober interface {
 
 // MaxOffer is the maximum size of an Offer in bytes.
 const MaxOffer = 256
+
+// DeviceReporter is an optional interface of a Factory that serves devices one of which may fail while
+// the others work.
+type DeviceReporter interface {
+	// Unusable returns the local devices that DeviceDescriptors leaves out because they do not work,
+	// each with the reason. It does not include devices for which the channel is not made. The map is
+	// the same at each call; the caller may change it.
+	Unusable() map[device.Device]error
+}
 
 // Layered is an optional interface of a Factory whose channels open connections of their own, over a
 // transport that the factory was made with.

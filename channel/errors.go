@@ -3,7 +3,10 @@ package channel
 import (
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 
+	"github.com/tensorpipe-go/tensorpipe/device"
 	"github.com/tensorpipe-go/tensorpipe/internal/errtext"
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
@@ -61,6 +64,18 @@ func (e *LengthError) Error() string {
 
 // Is reports whether target is ErrProtocol, so that the error matches it with errors.Is.
 func (e *LengthError) Is(target error) bool { return target == ErrProtocol }
+
+// DeviceErrors is the error of a [Prober] whose channel works, except with these devices of this end.
+type DeviceErrors map[device.Device]error
+
+func (e DeviceErrors) Error() string {
+	var texts []string
+	for d, err := range e {
+		texts = append(texts, d.String()+": "+err.Error())
+	}
+	slices.Sort(texts)
+	return strings.Join(texts, "; ")
+}
 
 // LinkError reports that a [Link] has the wrong number of connections: Got, where the channel needs
 // Want.

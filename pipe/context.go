@@ -163,9 +163,12 @@ func New(o Options) (*Context, error) {
 	return c, nil
 }
 
-// Refused returns the transports and channels of the Options that no pipe of the context can use,
-// each with the reason. The result is a copy, which the caller may change.
-func (c *Context) Refused() []Refusal { return append([]Refusal(nil), c.registry.refused...) }
+// Refused returns the transports and channels of the Options that no pipe of the context can use, and
+// the devices of this end that a channel does not serve because they do not work, each with the
+// reason. The result is a copy, which the caller may change.
+func (c *Context) Refused() []Refusal {
+	return append(c.registry.unusableDevices(), c.registry.refused...)
+}
 
 // Close closes all listeners and then, as [Pipe.Close] does, all pipes of the context, and the
 // sessions of all Conns, concurrently. It returns after all of them have closed and running calls

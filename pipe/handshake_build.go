@@ -230,6 +230,6 @@ func (p *Plan) setDialect(native bool, reason string) {
 		return
 	}
 	if reason != "" {
-		p.Refused = append([]Refusal{{CandidateDialect, string(DialectNative), reason}}, p.Refused...)
+		p.Refused = append([]Refusal{{Kind: CandidateDialect, Name: string(DialectNative), Reason: reason}}, p.Refused...)
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"sync"
 
 	"github.com/tensorpipe-go/tensorpipe/channel"
+	"github.com/tensorpipe-go/tensorpipe/device"
 	"github.com/tensorpipe-go/tensorpipe/internal/wire"
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
@@ -40,22 +41,39 @@ var errRetry = errors.New("the client retries the handshake")
 type exclusions struct {
 	channels, transports map[string]string
 
+	// devices has the devices of this end that a channel does not serve, by the name of the channel.
+	devices map[string]map[device.Device]string
+
 	// noSession has the transports whose connections carry no session, so that a pipe over them
 	// cannot use the native dialect.
 	noSession map[string]string
 }
 
-// add excludes the failed candidate f: the channel or transport itself or, if f is the dialect, the
-// native dialect over the transport that f names.
+// add excludes the failed candidate f: the channel or transport itself, the devices of the channel if
+// only they do not work or, if f is the dialect, the native dialect over the transport that f names.
 func (e exclusions) add(f *failedCandidate) {
+	failed, ofDevices := f.err.(channel.DeviceErrors)
 	switch f.kind {
 	case CandidateChannel:
+		if ofDevices {
+			e.devices[f.name] = merged(e.devices[f.name], texts(failed))
+			return
+		}
 		e.channels[f.name] = f.err.Error()
 	case CandidateTransport:
 		e.transports[f.name] = f.err.Error()
 	case CandidateDialect:
 		e.noSession[f.name] = f.err.Error()
 	}
+}
+
+// texts returns the texts of the errors in all.
+func texts(all channel.DeviceErrors) map[device.Device]string {
+	out := make(map[device.Device]string, len(all))
+	for d, err := range all {
+		out[d] = err.Error()
+	}
+	return out
 }
 
 // errNoSession is the reason why a transport cannot carry the native dialect.
@@ -232,14 +250,23 @@ func (r *registry) probeOffers(except map[string]string) map[string][]byte {
 // probe finds out whether the channel works between the two ends. The map offers has the peer's
 // offers by channel name, and the map sent those of this end, in which the channel may be missing.
 // probe returns nil if the channel works, needs no probe or has no offer of the peer, and otherwise
-// the error of the channel's Probe.
+// the error of the channel's Probe. A channel.DeviceErrors has only devices that e serves.
 func (e ChannelEntry) probe(offers, sent map[string][]byte) error {
 	p, ok := e.Factory.(channel.Prober)
 	offer, offered := offers[e.Name]
 	if !ok || !offered {
 		return nil
 	}
-	return p.Probe(offer, sent[e.Name])
+	err := p.Probe(offer, sent[e.Name])
+	if failed, ok := errors.AsType[channel.DeviceErrors](err); ok {
+		served := e.descriptors()
+		failed = maps.Clone(failed)
+		maps.DeleteFunc(failed, func(d device.Device, _ error) bool { return served[d] == "" })
+		if err = failed; len(failed) == 0 {
+			err = nil
+		}
+	}
+	return err
 }
 
 // probeChannels returns, by name, the channels that the server does not use for the client's offer,
@@ -248,9 +275,12 @@ func (e ChannelEntry) probe(offers, sent map[string][]byte) error {
 // (Layered.Suits) for the named transport, with two exceptions: a channel is used all the same if
 // this end's policy requires or prefers it, or if the client prefers it and this end has no
 // preferences; and all unsuited channels are used if a pair of devices would lose its only channel
-// without them.
-func (c *Context) probeChannels(r *registry, transportName string, offer clientOffer, except map[string]string) map[string]string {
-	unusable := map[string]string{}
+// without them. If a probe fails for some devices only, the returned registry, a copy of r, has the
+// channel without them.
+func (c *Context) probeChannels(
+	r *registry, transportName string, offer clientOffer, except map[string]string,
+) (*registry, map[string]string) {
+	unusable, failed := map[string]string{}, map[string]map[device.Device]string{}
 	maps.Copy(unusable, except)
 	for _, e := range r.channels {
 		if _, excluded := except[e.Name]; excluded {
@@ -259,12 +289,16 @@ func (c *Context) probeChannels(r *registry, transportName string, offer clientO
 		if e.claimPairs(offer.ChannelDeviceDescriptors[e.Name], map[devicePair]string{}) != "" {
 			continue // it serves no pair of devices
 		}
-		if err := e.probe(offer.probing.Offers, nil); err != nil {
+		err := e.probe(offer.probing.Offers, nil)
+		if devices, ok := err.(channel.DeviceErrors); ok {
+			failed[e.Name] = texts(devices)
+		} else if err != nil {
 			unusable[e.Name] = err.Error()
 		}
 	}
+	r = r.without(failed)
 	if !offer.marked {
-		return unusable
+		return r, unusable
 	}
 	t, _ := r.transport(transportName)
 	own := c.opts.Policy.Channels
@@ -283,9 +317,9 @@ func (c *Context) probeChannels(r *registry, transportName string, offer clientO
 	}
 	all, _ := r.chooseChannels(offer.ChannelDeviceDescriptors, unusable)
 	if some, _ := r.chooseChannels(offer.ChannelDeviceDescriptors, unsuited); len(some) < len(all) {
-		return unusable
+		return r, unusable
 	}
-	return unsuited
+	return r, unsuited
 }
 
 // probeChosen probes, at the client, the channels that the server chose, and sends the result over
@@ -300,7 +334,7 @@ func (h *clientHandshake) probeChosen(s *spec, p wire.Probing, first transport.C
 	}
 	var failed error
 	result := transport.Frame{} // empty: all channels work
-	for _, e := range h.context.registry.used(s.routes) {
+	for _, e := range h.registry.used(s.routes) {
 		if err := e.probe(p.Offers, h.probeOffers); err != nil {
 			failed = &failedCandidate{kind: CandidateChannel, name: e.Name, err: err}
 			result = reasonFrame(failed)

@@ -68,7 +68,7 @@ func (h *serverHandshake) choose(offer clientOffer) (*spec, error) {
 		err := fmt.Errorf("%w: %v", ErrNoTransport, slices.Concat(refusedTransports, c.registry.refusals(CandidateTransport)))
 		return nil, policy.Transports.wrapRequired(err)
 	}
-	unusable := c.probeChannels(r, name, offer, excluded.channels)
+	r, unusable := c.probeChannels(r, name, offer, excluded.channels)
 	chosen, more := r.chooseChannels(offer.ChannelDeviceDescriptors, unusable)
 	refusedChannels := replaceReasons(more, clientName, offer.probing.Refused)
 	native, reason, err := c.chooseDialect(offer.marker, offer.marked, noSessionOver(name, h.noSession[name]))
@@ -79,7 +79,7 @@ func (h *serverHandshake) choose(offer clientOffer) (*spec, error) {
 		_, out := unusable[e.Name]
 		return !out && e.serves(pair, offer.ChannelDeviceDescriptors[e.Name])
 	})
-	plan := r.newPlan(name, all, append(refusedTransports, all.unused(refusedChannels)...))
+	plan := r.newPlan(name, all, slices.Concat(refusedTransports, all.unused(refusedChannels), r.peerDevices(offer.probing.Unusable, clientName)))
 	if err := cmp.Or(policy.check(plan), err); err != nil {
 		return nil, err
 	}
@@ -104,6 +104,7 @@ func (h *serverHandshake) choose(offer clientOffer) (*spec, error) {
 		s.probing = wire.Probing{
 			Offers:    s.probeAnswers(),
 			Refused:   r.reasonsByName(CandidateChannel, reasonMap(all.unused(more))),
+			Unusable:  r.unusable(),
 			Without:   r.reasonsByName(CandidateTransport, reasonMap(refused)),
 			NoSession: h.noSession,
 		}
@@ -203,15 +204,15 @@ func (r *registry) chooseChannels(
 	for _, e := range r.channels {
 		theirs, offered := remote[e.Name]
 		if !offered {
-			refused = append(refused, Refusal{CandidateChannel, e.Name, reasonNotOffered})
+			refused = append(refused, Refusal{Kind: CandidateChannel, Name: e.Name, Reason: reasonNotOffered})
 			continue
 		}
 		if reason, tried := except[e.Name]; tried {
-			refused = append(refused, Refusal{CandidateChannel, e.Name, reason})
+			refused = append(refused, Refusal{Kind: CandidateChannel, Name: e.Name, Reason: reason})
 			continue
 		}
 		if reason := e.claimPairs(theirs, chosen); reason != "" {
-			refused = append(refused, Refusal{CandidateChannel, e.Name, reason})
+			refused = append(refused, Refusal{Kind: CandidateChannel, Name: e.Name, Reason: reason})
 		}
 	}
 	return chosen, refused
@@ -221,7 +222,7 @@ func (r *registry) chooseChannels(
 // that is not in the map and that e can serve. theirs has the peer's device descriptors for e. It
 // returns "" if it has added a pair, and otherwise the reason why it has not.
 func (e ChannelEntry) claimPairs(theirs deviceDescriptors, chosen map[devicePair]string) (reason string) {
-	ours := e.Factory.DeviceDescriptors()
+	ours := e.descriptors()
 	reason = "one of the ends has no device for it"
 	claimed := false
 	var pairs []devicePair
@@ -283,7 +284,9 @@ func (r *registry) acceptChannels(answer *wire.BrochureAnswer, native bool) (map
 func (r *registry) channelDescriptors() map[string]deviceDescriptors {
 	out := make(map[string]deviceDescriptors, len(r.channels))
 	for _, e := range r.channels {
-		out[e.Name] = e.Factory.DeviceDescriptors()
+		if all := e.descriptors(); len(all) > 0 {
+			out[e.Name] = all
+		}
 	}
 	return out
 }
@@ -299,8 +302,8 @@ func (r *registry) transportDomains() map[string]string {
 }
 
 // newPlan returns a new plan in which the pipe uses transport and the channels that chosen lists.
-// The rejected candidates of the plan are refused, followed by r.refused, in a new slice. The
-// dialect of the plan is the compatible one; setDialect may change that later.
+// The rejected candidates of the plan are refused, followed by r's devices that do not work and by
+// r.refused, in a new slice. The dialect of the plan is the compatible one; setDialect may change that later.
 func (r *registry) newPlan(transport string, chosen routes, refused []Refusal) *Plan {
 	channels := []PlannedChannel{} // and not null in JSON
 	for _, pair := range slices.SortedFunc(maps.Keys(chosen), comparePairs) {
@@ -314,7 +317,7 @@ func (r *registry) newPlan(transport string, chosen routes, refused []Refusal) *
 		Dialect:   DialectCompatible,
 		Transport: transport,
 		Channels:  channels,
-		Refused:   slices.Concat([]Refusal{}, refused, r.refused),
+		Refused:   slices.Concat([]Refusal{}, refused, r.unusableDevices(), r.refused),
 	}
 }
 

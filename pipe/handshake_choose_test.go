@@ -286,8 +286,8 @@ func TestRegistryOmitsUnusableEntries(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, map[string]string{"good": "x"}, r.transportDomains())
 	require.Equal(t, []Refusal{
-		{"transport", "forbidden", "forbidden by the policy"},
-		{"transport", "broken", "no such hardware"},
+		{Kind: "transport", Name: "forbidden", Reason: "forbidden by the policy"},
+		{Kind: "transport", Name: "broken", Reason: "no such hardware"},
 	}, r.refused)
 }
 

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"syscall"
 
 	"github.com/tensorpipe-go/tensorpipe/channel"
@@ -58,7 +59,7 @@ func (c *Context) dial(ctx context.Context, url string, forConns bool, build fun
 		}
 		h := &clientHandshake{
 			context: c, conns: newHandshakeConns(ctx), url: url, addr: addr, excluded: excluded,
-			policy: policy, forConns: forConns, build: build,
+			policy: policy, registry: c.registry.without(excluded.devices), forConns: forConns, build: build,
 		}
 		err := h.dial(ctx, entry)
 		var failed *failedCandidate
@@ -77,6 +78,7 @@ type clientHandshake struct {
 	url, addr   string // that the application dials; addr has no scheme
 	excluded    exclusions
 	policy      Policy
+	registry    *registry         // that of the context, without excluded devices
 	probeOffers map[string][]byte // sent to the server, by channel
 	forConns    bool              // it opens a session of Conns, and no pipe
 	build       func(*handshakeConns, *spec) error
@@ -143,7 +145,7 @@ func (h *clientHandshake) open(entry TransportEntry, first transport.Conn) error
 // ends share no transport although the policy of this end requires one. If the answer is invalid
 // the error matches ErrProtocol. Otherwise it is that of the connection.
 func (h *clientHandshake) exchangeOffers(first transport.Conn) (*wire.BrochureAnswer, error) {
-	r := h.context.registry
+	r := h.registry
 	h.conns.phase = phaseOffer
 	hello := wire.SpontaneousConnection{ContextName: h.context.opts.Name}
 	brochure := wire.Brochure{
@@ -171,6 +173,7 @@ func (h *clientHandshake) exchangeOffers(first transport.Conn) (*wire.BrochureAn
 		brochure.AddProbing(wire.Probing{
 			Offers:    h.probeOffers,
 			Refused:   r.reasonsByName(CandidateChannel, h.excluded.channels),
+			Unusable:  r.unusable(),
 			Without:   r.reasonsByName(CandidateTransport, h.excluded.transports),
 			NoSession: h.excluded.noSession,
 		})
@@ -207,7 +210,7 @@ func (h *clientHandshake) exchangeOffers(first transport.Conn) (*wire.BrochureAn
 // ErrPolicy if the policy of this end does not allow it, and ErrDialect if this end requires the
 // native dialect and the server did not choose it.
 func (h *clientHandshake) checkAnswer(answer *wire.BrochureAnswer) (*spec, error) {
-	r := h.context.registry
+	r := h.registry
 	entry, known := r.transport(answer.Transport)
 	if !known {
 		return nil, protocolError("answer chose transport %q, which this end did not offer", sanitize(answer.Transport))
@@ -269,13 +272,13 @@ func (h *clientHandshake) checkAnswer(answer *wire.BrochureAnswer) (*spec, error
 // choose. The choice is in answer and in the parameter all, the chosen routes. If this end has
 // excluded a candidate, the reason is why. Otherwise it is the reason that the server sent. If the
 // server sent none, the reason is what this end can infer from the device descriptors in answer,
-// which has them for chosen channels only.
+// which has them for chosen channels only. The devices of the server that do not work follow.
 func (h *clientHandshake) unchosen(answer *wire.BrochureAnswer, all routes) []Refusal {
-	r, theirs := h.context.registry, answer.Probing()
+	r, theirs := h.registry, answer.Probing()
 	var transports, channels []Refusal
 	for _, e := range r.transports {
 		if e.Name != answer.Transport {
-			transports = append(transports, Refusal{CandidateTransport, e.Name, reasonNotChosen})
+			transports = append(transports, Refusal{Kind: CandidateTransport, Name: e.Name, Reason: reasonNotChosen})
 		}
 	}
 	_, found := r.chooseChannels(answer.ChannelDeviceDescriptors, h.excluded.channels)
@@ -285,13 +288,14 @@ func (h *clientHandshake) unchosen(answer *wire.BrochureAnswer, all routes) []Re
 		}
 		refusal, ok := find(found, func(r Refusal) bool { return r.Name == e.Name })
 		if !ok || refusal.Reason == reasonNotOffered {
-			refusal = Refusal{CandidateChannel, e.Name, reasonNotChosen}
+			refusal = Refusal{Kind: CandidateChannel, Name: e.Name, Reason: reasonNotChosen}
 		}
 		channels = append(channels, refusal)
 	}
 	transports = replaceReasons(transports, serverName, theirs.Without)
 	channels = replaceReasons(channels, serverName, theirs.Refused)
-	return append(replaceReasons(transports, "", h.excluded.transports), replaceReasons(channels, "", h.excluded.channels)...)
+	return slices.Concat(replaceReasons(transports, "", h.excluded.transports),
+		replaceReasons(channels, "", h.excluded.channels), r.peerDevices(theirs.Unusable, serverName))
 }
 
 // openConns opens the connections that answer asks for, in TensorPipe's order, and stores them in
@@ -302,7 +306,7 @@ func (h *clientHandshake) unchosen(answer *wire.BrochureAnswer, all routes) []Re
 // the server. In the native dialect it opens no further connections, and only prepares s for
 // dialling the bulk connection later.
 func (h *clientHandshake) openConns(s *spec, answer *wire.BrochureAnswer, moved bool, first transport.Conn) error {
-	entry, _ := h.context.registry.transport(answer.Transport)
+	entry, _ := h.registry.transport(answer.Transport)
 	addr := answer.Address
 	if t, ok := entry.Transport.(transport.AddressTranslator); ok && !moved {
 		addr = t.Reach(addr, first)
@@ -366,7 +370,7 @@ func (h *clientHandshake) openConns(s *spec, answer *wire.BrochureAnswer, moved 
 // in s. It calls join with each registration id in answer, to open one connection. It stops at the
 // first failure and returns the error of join.
 func (h *clientHandshake) openChannelConns(s *spec, answer *wire.BrochureAnswer, join func(uint64) (transport.Conn, error)) error {
-	for _, e := range h.context.registry.used(s.routes) {
+	for _, e := range h.registry.used(s.routes) {
 		ch := channelSpec{entry: e}
 		for _, id := range answer.ChannelRegistrationIDs[e.Name] {
 			conn, err := join(id)
@@ -409,7 +413,7 @@ func (h *clientHandshake) prepareBulk(
 		}
 		return conn, err
 	}
-	for _, e := range h.context.registry.used(s.routes) {
+	for _, e := range h.registry.used(s.routes) {
 		s.channels = append(s.channels, channelSpec{entry: e})
 	}
 	return nil

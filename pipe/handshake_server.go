@@ -273,7 +273,7 @@ func (h *serverHandshake) newAnswer(s *spec, first transport.Conn) (answer wire.
 			}
 		}
 		answer.ChannelRegistrationIDs[e.Name] = ids
-		answer.ChannelDeviceDescriptors[e.Name] = e.Factory.DeviceDescriptors()
+		answer.ChannelDeviceDescriptors[e.Name] = e.descriptors()
 	}
 	for pair, rt := range s.routes {
 		answer.ChannelForDevicePair[wire.DevicePair{Server: pair.local, Client: pair.remote}] = rt[0].channel

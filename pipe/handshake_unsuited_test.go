@@ -58,7 +58,8 @@ func TestUnsuitedChannelIsNotUsed(t *testing.T) {
 			require.NoError(t, err)
 			context := &Context{opts: Options{Policy: policy}}
 			offer := clientOffer{Brochure: &wire.Brochure{ChannelDeviceDescriptors: r.channelDescriptors()}, marked: true}
-			require.Equal(t, c.want, context.probeChannels(r, c.transport, offer, c.excluded))
+			_, unusable := context.probeChannels(r, c.transport, offer, c.excluded)
+			require.Equal(t, c.want, unusable)
 		})
 	}
 }

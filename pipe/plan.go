@@ -57,10 +57,13 @@ type PlannedChannel struct {
 	Below int `json:"below,omitempty"`
 }
 
-// Refusal is a dialect, transport or channel that a pipe does not use, with the reason.
+// Refusal is a dialect, transport or channel that a pipe does not use, with the reason. If Local or
+// Remote is not zero, the pipe only does not use the channel for that device of this end or of the peer.
 type Refusal struct {
 	Kind   CandidateKind `json:"kind"`
 	Name   string        `json:"name"`
+	Local  device.Device `json:"local,omitzero"`
+	Remote device.Device `json:"remote,omitzero"`
 	Reason string        `json:"reason"`
 }
 
@@ -73,7 +76,19 @@ const (
 	CandidateChannel   CandidateKind = "channel"
 )
 
-func (r Refusal) String() string { return string(r.Kind) + " " + r.Name + ": " + r.Reason }
+func (r Refusal) String() string { return r.candidate() + ": " + r.Reason }
+
+// candidate returns r as text without the reason, as in "channel cma".
+func (r Refusal) candidate() string {
+	text := string(r.Kind) + " " + r.Name
+	if !r.Local.IsZero() {
+		text += " for " + r.Local.String() + " here"
+	}
+	if !r.Remote.IsZero() {
+		text += " for " + r.Remote.String() + " there"
+	}
+	return text
+}
 
 // Channel returns the name of the channel that moves tensors between the devices local and remote,
 // and true. If the plan has several for this pair, it returns the one for the largest tensors. If
@@ -108,7 +123,7 @@ func (p *Plan) String() string {
 		fmt.Fprintf(w, "tensors\tno common channel\n")
 	}
 	for _, r := range p.Refused {
-		fmt.Fprintf(w, "not %s %s\t%s\n", r.Kind, r.Name, r.Reason)
+		fmt.Fprintf(w, "not %s\t%s\n", r.candidate(), r.Reason)
 	}
 	w.Flush()
 	return b.String()
@@ -264,7 +279,7 @@ func (r *registry) acceptRoutes(chosen map[devicePair]string, answer *wire.Broch
 // the peer's device descriptors for this channel; if either end has none for its device, the result
 // is false.
 func (e ChannelEntry) serves(pair devicePair, theirs deviceDescriptors) bool {
-	ours, here := e.Factory.DeviceDescriptors()[pair.local]
+	ours, here := e.descriptors()[pair.local]
 	remote, there := theirs[pair.remote]
 	return here && there && e.Factory.CanCommunicate(ours, remote)
 }

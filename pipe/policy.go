@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/tensorpipe-go/tensorpipe/device"
 	"github.com/tensorpipe-go/tensorpipe/internal/wire"
 )
 
@@ -139,6 +140,7 @@ func (c *Context) excludedBy(policy Policy) exclusions {
 	return exclusions{
 		transports: policy.Transports.excluded(names(c.registry.transports, TransportEntry.identity)),
 		channels:   policy.Channels.excluded(names(c.registry.channels, ChannelEntry.identity)),
+		devices:    map[string]map[device.Device]string{},
 		noSession:  map[string]string{},
 	}
 }
@@ -169,7 +171,7 @@ func (r Rule) checkOffer(kind CandidateKind, have []string, excluded map[string]
 	reasons := all.reasonsByName(kind, excluded)
 	var refused []Refusal
 	for _, name := range slices.Sorted(maps.Keys(reasons)) {
-		refused = append(refused, Refusal{kind, name, reasons[name]})
+		refused = append(refused, Refusal{Kind: kind, Name: name, Reason: reasons[name]})
 	}
 	return r.unmetError(string(kind), "none", refused)
 }

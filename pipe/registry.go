@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/tensorpipe-go/tensorpipe/channel"
+	"github.com/tensorpipe-go/tensorpipe/device"
 	"github.com/tensorpipe-go/tensorpipe/internal/wire"
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
@@ -36,6 +37,8 @@ type ChannelEntry struct {
 	// their devices and has no larger MinBytes, if there is one. The server's
 	// value counts. Negative counts as 0.
 	MinBytes int
+
+	unusable map[device.Device]string // devices of this end that it does not serve, with the reasons
 }
 
 var errTooManyProbed = fmt.Errorf("%d channels before it must be probed too, and no more can be", wire.MaxProbed)
@@ -80,7 +83,10 @@ func newRegistry(transports []TransportEntry, channels []ChannelEntry, policy Po
 		if needsProbe {
 			probed++
 		}
-		for d := range e.Factory.DeviceDescriptors() {
+		if reporter, ok := e.Factory.(channel.DeviceReporter); ok {
+			e.unusable = texts(reporter.Unusable())
+		}
+		for d := range merged(e.Factory.DeviceDescriptors(), e.unusable) {
 			if err := (wire.Limits{}).CheckDevice(d); err != nil { // it cannot be encoded
 				return nil, fmt.Errorf("%w: channel %q: %w", ErrOptions, e.Name, err)
 			}
@@ -88,6 +94,74 @@ func newRegistry(transports []TransportEntry, channels []ChannelEntry, policy Po
 		r.channels = append(r.channels, e)
 	}
 	return r, nil
+}
+
+// merged returns a new map with the entries of a and those of b, which replace those of a.
+func merged[K comparable](a, b map[K]string) map[K]string {
+	out := make(map[K]string, len(a)+len(b))
+	maps.Copy(out, a)
+	maps.Copy(out, b)
+	return out
+}
+
+// without returns a copy of r whose channels do not serve further devices of this end: those in
+// devices, by the name of the channel, with the reasons.
+func (r *registry) without(devices map[string]map[device.Device]string) *registry {
+	out := *r
+	out.channels = slices.Clone(r.channels)
+	for i := range out.channels {
+		e := &out.channels[i]
+		e.unusable = merged(e.unusable, devices[e.Name])
+	}
+	return &out
+}
+
+// unusable returns why channels of r do not serve devices of this end.
+func (r *registry) unusable() map[wire.ChannelDevice]string {
+	out := map[wire.ChannelDevice]string{}
+	for _, e := range r.channels {
+		for d, reason := range e.unusable {
+			out[wire.ChannelDevice{Channel: e.Name, Device: d}] = reason
+		}
+	}
+	return out
+}
+
+// unusableDevices returns the refusals of devices of this end, in the order of the channels and then
+// of the devices.
+func (r *registry) unusableDevices() (out []Refusal) {
+	for _, e := range r.channels {
+		for _, d := range slices.SortedFunc(maps.Keys(e.unusable), compareDevices) {
+			out = append(out, Refusal{Kind: CandidateChannel, Name: e.Name, Local: d, Reason: e.unusable[d]})
+		}
+	}
+	return out
+}
+
+// peerDevices returns the refusals of the peer's devices for the channels of r, for the reasons that
+// the peer sent. sender names the peer.
+func (r *registry) peerDevices(reasons map[wire.ChannelDevice]string, sender string) (out []Refusal) {
+	for c, reason := range reasons {
+		if _, known := r.channel(c.Channel); known && sanitize(c.Device.Kind) == c.Device.Kind {
+			out = append(out, Refusal{
+				Kind: CandidateChannel, Name: c.Channel, Remote: c.Device, Reason: sender + ": " + sanitizeReason(reason),
+			})
+		}
+	}
+	slices.SortFunc(out, func(a, b Refusal) int {
+		return cmp.Or(cmp.Compare(a.Name, b.Name), compareDevices(a.Remote, b.Remote))
+	})
+	return out
+}
+
+// descriptors returns the descriptors of the devices of this end that the channel serves. The caller
+// may change the map.
+func (e ChannelEntry) descriptors() deviceDescriptors {
+	out := e.Factory.DeviceDescriptors()
+	for d := range e.unusable {
+		delete(out, d)
+	}
+	return out
 }
 
 func (r *registry) transport(name string) (TransportEntry, bool) {

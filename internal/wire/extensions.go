@@ -14,8 +14,8 @@ import (
 
 // Probing is what an end sends about channels that must be probed with the actual peer, and about
 // failed candidates. It is encoded as extensions of a [Marker]: "probe:cma=0a1b...",
-// "refused:cma=7065...", "without:shm=6e6f..." and "no-session:own=6974...", with the bytes in
-// hexadecimal.
+// "refused:cma=7065...", "unusable:gdr,cuda:1=6e6f...", "without:shm=6e6f..." and
+// "no-session:own=6974...", with the bytes in hexadecimal.
 type Probing struct {
 	// Offers are the offers of an end by channel. An answer contains only channels for which the client
 	// sent offers too; the client confirms or rejects such an answer, see [MaxRejection].
@@ -25,9 +25,18 @@ type Probing struct {
 	// not use that.
 	Refused, Without map[string]string
 
+	// Unusable contains why channels do not serve devices of an end.
+	Unusable map[ChannelDevice]string
+
 	// NoSession contains, by transport, why the connections of an end carry no session. Such a transport
 	// can carry the compatible dialect only.
 	NoSession map[string]string
+}
+
+// ChannelDevice is a channel and a device of the end that names the two.
+type ChannelDevice struct {
+	Channel string
+	Device  device.Device
 }
 
 // Limits of a Probing. Writers and readers ignore what exceeds them.
@@ -50,13 +59,14 @@ const MaxRejection = 1024
 const (
 	offerExtension     = "probe:"
 	refusedExtension   = "refused:"
+	unusableExtension  = "unusable:"
 	withoutExtension   = "without:"
 	noSessionExtension = "no-session:"
 )
 
 // Empty reports whether p has no offers and no reasons.
 func (p Probing) Empty() bool {
-	return len(p.Offers)+len(p.Refused)+len(p.Without)+len(p.NoSession) == 0
+	return len(p.Offers)+len(p.Refused)+len(p.Unusable)+len(p.Without)+len(p.NoSession) == 0
 }
 
 // extend returns marker with the extensions of p: first those that decide about the pipe. It omits
@@ -65,6 +75,7 @@ func (p Probing) extend(marker string) string {
 	marker = extendProbed(marker, offerExtension, p.Offers)
 	marker = extendProbed(marker, noSessionExtension, reasonBytes(p.NoSession))
 	marker = extendProbed(marker, refusedExtension, reasonBytes(p.Refused))
+	marker = extendProbed(marker, unusableExtension, reasonBytes(deviceNames(p.Unusable)))
 	return extendProbed(marker, withoutExtension, reasonBytes(p.Without))
 }
 
@@ -76,6 +87,28 @@ func reasonBytes(reasons map[string]string) map[string][]byte {
 		all[name] = []byte(strings.ToValidUTF8(reason[:min(len(reason), maxProbedBytes)], ""))
 	}
 	return all
+}
+
+// deviceNames returns reasons with the names of channels and devices as they are encoded, "gdr,cuda:1".
+// It leaves out devices whose kind has a comma.
+func deviceNames(reasons map[ChannelDevice]string) map[string]string {
+	all := make(map[string]string, len(reasons))
+	for c, reason := range reasons {
+		if !strings.Contains(c.Device.Kind, ",") {
+			all[c.Channel+","+c.Device.String()] = reason
+		}
+	}
+	return all
+}
+
+// parseChannelDevice parses a name that deviceNames has made. The result is false for any other text.
+func parseChannelDevice(name string) (c ChannelDevice, ok bool) {
+	comma := strings.LastIndexByte(name, ',')
+	if comma <= 0 {
+		return c, false
+	}
+	d, err := device.Parse(name[comma+1:])
+	return ChannelDevice{name[:comma], d}, err == nil && (Limits{}).CheckDevice(d) == nil
 }
 
 func extendProbed(marker, extension string, entries map[string][]byte) string {
@@ -101,6 +134,7 @@ func parseProbing(marker string) Probing {
 	p := Probing{
 		Offers:  map[string][]byte{},
 		Refused: map[string]string{}, Without: map[string]string{}, NoSession: map[string]string{},
+		Unusable: map[ChannelDevice]string{},
 	}
 	for extension := range markerExtensions(marker) {
 		key, text, _ := strings.Cut(extension, "=")
@@ -113,6 +147,11 @@ func parseProbing(marker string) Probing {
 		}
 		if name, ok := strings.CutPrefix(key, refusedExtension); ok && len(p.Refused) < MaxProbed {
 			p.Refused[name] = string(data)
+		}
+		if name, ok := strings.CutPrefix(key, unusableExtension); ok && len(p.Unusable) < MaxProbed {
+			if c, ok := parseChannelDevice(name); ok {
+				p.Unusable[c] = string(data)
+			}
 		}
 		if name, ok := strings.CutPrefix(key, withoutExtension); ok && len(p.Without) < MaxProbed {
 			p.Without[name] = string(data)

@@ -20,11 +20,12 @@ func TestProbingInMarker(t *testing.T) {
 		Without: map[string]string{"shm": "full"},
 
 		NoSession: map[string]string{"own": "frames"},
+		Unusable:  map[ChannelDevice]string{{"gdr", device.Device{Kind: "cuda", Index: 1}}: "no"},
 	}
 	b := Brochure{TransportDomainDescriptors: map[string]string{}}
 	b.Mark(Marker{0, 1, 1})
 	b.AddProbing(p)
-	require.Equal(t, "0-1+1 probe:also= probe:cma=00ab no-session:own=6672616d6573 refused:cma=6e6f3a20666f7262696464656e without:shm=66756c6c",
+	require.Equal(t, "0-1+1 probe:also= probe:cma=00ab no-session:own=6672616d6573 refused:cma=6e6f3a20666f7262696464656e unusable:gdr,cuda:1=6e6f without:shm=66756c6c",
 		b.TransportDomainDescriptors[MarkerName])
 	a := BrochureAnswer{ChannelDeviceDescriptors: map[string]map[device.Device]string{}}
 	a.Mark(Marker{1, 1, 1})
@@ -81,6 +82,25 @@ func TestProbingIsBounded(t *testing.T) {
 	require.Len(t, got.Offers, MaxProbed)
 	require.Len(t, got.Refused, MaxProbed)
 	require.Len(t, got.Without, MaxProbed)
+	some := Probing{Unusable: map[ChannelDevice]string{
+		{"gdr", device.Device{Kind: "cuda", Index: 1}}: "no memory",
+		{"a,b", device.CPU()}:                          "",
+		{"gdr", device.Device{Kind: "a,b"}}:            "a comma",
+		{"gdr", device.Device{Kind: "a b"}}:            "a space",
+		{"gdr", device.Device{}}:                       "no device",
+		{"", device.CPU()}:                             "no channel",
+		{"gdr", device.Device{Kind: long}}:             "long",
+	}}
+	require.Equal(t, map[ChannelDevice]string{
+		{"gdr", device.Device{Kind: "cuda", Index: 1}}: "no memory", {"a,b", device.CPU()}: "",
+	}, parseProbing(some.extend("0-1+1")).Unusable)
+	require.Empty(t, parseProbing("0-1+1 unusable:gdr=00 unusable:,cpu:0=00 unusable:gdr,any=00 unusable:gdr,cpu:x=00 unusable:gdr,=00").Unusable)
+	many = "0-1+1"
+	for i := range 100 {
+		many += fmt.Sprintf(" unusable:gdr,cuda:%d=00", i)
+	}
+	require.Len(t, parseProbing(many).Unusable, MaxProbed)
+
 	for _, nothing := range []string{"", "0-1+1", "0-1+1 ", "0-1+1  = whatever=12 probe: refused:cma=x probe:cma=1", "probe:cma=00",
 		"0-1+1 probe:cma=" + strings.Repeat("00", 257), "0-1+1 probe:" + long + "=00"} {
 		require.Empty(t, parseProbing(nothing).Offers["cma"], nothing)
