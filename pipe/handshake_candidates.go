@@ -67,15 +67,6 @@ func (e exclusions) add(f *failedCandidate) {
 	}
 }
 
-// texts returns the texts of the errors in all.
-func texts(all channel.DeviceErrors) map[device.Device]string {
-	out := make(map[device.Device]string, len(all))
-	for d, err := range all {
-		out[d] = err.Error()
-	}
-	return out
-}
-
 // errNoSession is the reason why a transport cannot carry the native dialect.
 var errNoSession = errors.New("its connections carry no session")
 

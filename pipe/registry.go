@@ -104,6 +104,15 @@ func merged[K comparable](a, b map[K]string) map[K]string {
 	return out
 }
 
+// texts returns the texts of the errors in all.
+func texts(all channel.DeviceErrors) map[device.Device]string {
+	out := make(map[device.Device]string, len(all))
+	for d, err := range all {
+		out[d] = err.Error()
+	}
+	return out
+}
+
 // without returns a copy of r whose channels do not serve further devices of this end: those in
 // devices, by the name of the channel, with the reasons.
 func (r *registry) without(devices map[string]map[device.Device]string) *registry {

@@ -14,11 +14,13 @@ import (
 // Needed reports whether one of the buffers is host memory that is valid on a stream. It does not
 // allocate.
 func Needed(buffers []device.Buffer) bool {
-	return slices.ContainsFunc(buffers, ordered)
+	for i := range buffers { // a Buffer is large, and its methods are inlined
+		if buffers[i].Stream() != nil && buffers[i].IsHost() {
+			return true
+		}
+	}
+	return false
 }
-
-// ordered reports whether b is host memory that is valid on a stream.
-func ordered(b device.Buffer) bool { return b.IsHost() && b.Stream() != nil }
 
 // Budget bounds the staging memory of all its Receives, which is in use until the streams have copied
 // it. It never blocks. All methods may be called concurrently.
@@ -116,7 +118,7 @@ type stagedCopy struct {
 func (b *Budget) Begin(buffers []device.Buffer, kinds []device.Kind, await func(device.Event) error) (*Receive, error) {
 	r := &Receive{Memory: slices.Clone(buffers), budget: b}
 	for i, dst := range buffers {
-		if !ordered(dst) {
+		if !dst.IsHost() || dst.Stream() == nil {
 			continue
 		}
 		if err := r.stage(i, dst, kinds, await); err != nil {
