@@ -39,10 +39,11 @@ type Kind interface {
 	// kind. The lengths must be equal. If neither buffer has a stream the copy is complete when Copy
 	// returns. The error is ErrMemory, ErrStream or a LengthError; then nothing has been enqueued.
 	//
-	// Otherwise Copy does not block until the streams have done their work, whatever host memory it
-	// is given: a kind whose driver copies only page-locked memory without blocking stages other
-	// memory itself, or copies in a function that the stream calls. Host memory must not be changed
-	// until the copy is complete in stream order; the kind keeps it reachable until then.
+	// Otherwise Copy does not block until the streams have done their work, at least for host memory up
+	// to a size that the kind documents: if its driver copies only page-locked memory without blocking,
+	// the kind stages other memory itself, or copies in a function that the stream calls. Host memory
+	// must not be changed until the copy is complete in stream order; the kind keeps it reachable until
+	// then.
 	Copy(dst, src Buffer) error
 }
 
