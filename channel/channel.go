@@ -126,6 +126,10 @@ type Link struct {
 	// does not read, write or close it. First may be nil if all Conns are such connections too.
 	First transport.Conn
 
+	// Remote has the peer's device descriptors for this channel, which the channel must not change or
+	// trust. It is nil if the peer is not known.
+	Remote map[device.Device]string
+
 	// Offer is the peer's offer for this channel if it was probed, see [Prober], and otherwise nil.
 	Offer []byte
 

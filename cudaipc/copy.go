@@ -27,6 +27,9 @@ const maxStaged = 32 << 20
 // [*device.LengthError], ErrClosed or that of the driver. Then nothing has been enqueued, unless the driver
 // itself has failed.
 func (k *Kind) Copy(dst, src device.Buffer) error {
+	if dst.IsHost() && src.IsHost() {
+		return k.copyThroughDevice(dst, src)
+	}
 	c, err := k.newCopy(dst, src)
 	if err != nil || src.Len() == 0 {
 		return err
@@ -51,6 +54,31 @@ func (k *Kind) Copy(dst, src device.Buffer) error {
 	return err
 }
 
+// copyThroughDevice is Copy between host buffers. The driver copies between host memory only while the
+// caller waits, so that the bytes take the way through memory of the device.
+func (k *Kind) copyThroughDevice(dst, src device.Buffer) error {
+	s, ok := dst.Stream().(*Stream)
+	if !ok {
+		s, ok = src.Stream().(*Stream)
+	}
+	switch {
+	case dst.Len() != src.Len():
+		return &device.LengthError{Dst: dst.Len(), Src: src.Len()}
+	case !ok:
+		return fmt.Errorf("cudaipc: copy from host to host without a stream of a GPU: %w", device.ErrMemory)
+	}
+	m, err := s.gpu.alloc(src.Len(), s)
+	if err != nil {
+		return err
+	}
+	defer m.release()
+	between := device.On(s.gpu.device, m, s)
+	if err := k.Copy(between, src); err != nil {
+		return err
+	}
+	return k.Copy(dst, between)
+}
+
 // copyOperation is a copy of src to dst on stream. memory and ptr are those of dst and src, nil for
 // host memory.
 type copyOperation struct {
@@ -65,9 +93,6 @@ type copyOperation struct {
 func (k *Kind) newCopy(dst, src device.Buffer) (*copyOperation, error) {
 	if dst.Len() != src.Len() {
 		return nil, &device.LengthError{Dst: dst.Len(), Src: src.Len()}
-	}
-	if dst.IsHost() && src.IsHost() {
-		return nil, fmt.Errorf("cudaipc: copy from host to host: %w", device.ErrMemory)
 	}
 	c := &copyOperation{dst: dst, src: src}
 	var err error

@@ -229,7 +229,9 @@ func (g *gpu) close() error {
 	var all []error
 	exported, err := g.memory.close()
 	all = append(all, err, g.pinned.close(), g.kernels.close())
-	exported = exported || len(g.outboxes) > 0 // TensorPipe never unmaps them
+	mapped, err := g.closeOutboxes()
+	all = append(all, err)
+	exported = exported || mapped
 	g.mu.Lock()
 	for _, e := range g.events {
 		all = append(all, g.driver.DestroyEvent(e))

@@ -3,6 +3,7 @@ package cudaipc
 import (
 	"context"
 	"encoding/hex"
+	"math"
 	"os"
 
 	"github.com/tensorpipe-go/tensorpipe/channel"
@@ -20,7 +21,10 @@ const IPCName = "cuda_ipc"
 // through an outbox of the sender, as by TensorPipe. See [NewIPC].
 type IPC struct{ kind *Kind }
 
-var _ channel.Factory = (*IPC)(nil)
+var (
+	_ channel.Factory        = (*IPC)(nil)
+	_ channel.DeviceReporter = (*IPC)(nil)
+)
 
 // NewIPC returns a factory of channels for the devices of kind. The devices of a pair are one GPU, or
 // two that can access each other's memory.
@@ -51,6 +55,9 @@ func (f *IPC) DeviceDescriptors() map[device.Device]string {
 	return out
 }
 
+// Unusable implements [channel.DeviceReporter].
+func (f *IPC) Unusable() map[device.Device]error { return f.kind.Unusable() }
+
 // ipcPlace is the content of a device descriptor.
 type ipcPlace struct {
 	boot string
@@ -72,6 +79,16 @@ func decodePlace(text string) (p ipcPlace, ok bool) {
 	p.pid = d.Int64()
 	p.uuid = string(d.Bytes())
 	return p, d.Finish() == nil
+}
+
+// processIn returns the process that the peer's descriptors name, or 0.
+func processIn(descriptors map[device.Device]string) int {
+	for _, text := range descriptors {
+		if p, ok := decodePlace(text); ok && p.pid > 0 && p.pid <= math.MaxInt32 {
+			return int(p.pid)
+		}
+	}
+	return 0
 }
 
 // uuidText returns u as 32 digits in groups of 8, 4, 4, 4 and 12.
@@ -130,8 +147,9 @@ func (f *IPC) New(_ context.Context, link channel.Link, _ channel.Role) (channel
 	if err != nil {
 		return nil, &channel.Error{Channel: IPCName, Peer: link.Peer, Err: err}
 	}
+	peer := processIn(link.Remote)
 	if link.Native {
-		return newIPCEnd(f.kind, link), nil
+		return newIPCEnd(f.kind, link, peer), nil
 	}
-	return newStagedEnd(f.kind, link), nil
+	return newStagedEnd(f.kind, link, peer), nil
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"sync"
 	"sync/atomic"
 
@@ -15,10 +14,9 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/internal/onesided"
 )
 
-// Sizes of frames. Every frame begins with its kind, three reserved bytes, the process of its
-// sender, and the id of the transfer. A description continues with the size of the tensor, its
-// offset in the allocation, and the handles of the allocation and of an event. Numbers are
-// little-endian.
+// Sizes of frames. Every frame begins with its kind, seven reserved bytes, and the id of the transfer. A
+// description continues with the size of the tensor, its offset in the allocation, and the handles of
+// the allocation and of an event. Numbers are little-endian.
 const (
 	ipcHead        = 16
 	ipcDescription = ipcHead + 16 + 2*64
@@ -41,8 +39,8 @@ type ipcEnd struct {
 	engine *onesided.Engine
 	link   channel.Link
 
-	peer   atomic.Int64 // process of the peer, 0 if it is not known yet
-	ending atomic.Bool  // the peer has closed the channel
+	process int         // of the peer, 0 if it is not known
+	ending  atomic.Bool // the peer has closed the channel
 
 	imports importSet
 
@@ -53,8 +51,8 @@ type ipcEnd struct {
 }
 
 // newIPCEnd returns an end over link and starts its goroutines.
-func newIPCEnd(kind *Kind, link channel.Link) channel.Channel {
-	p := &ipcEnd{kind: kind, events: make(map[*gpu][]*sharedEvent), imports: importSet{table: &kind.imports}}
+func newIPCEnd(kind *Kind, link channel.Link, process int) channel.Channel {
+	p := &ipcEnd{kind: kind, process: process, events: make(map[*gpu][]*sharedEvent), imports: importSet{table: &kind.imports}}
 	broken := link.Broken
 	link.Broken = func(err error) {
 		p.ending.Store(errors.Is(err, io.EOF))
@@ -159,8 +157,7 @@ func (s *ipcSource) Revoke() { s.event.gpu.retire(s.event, s.end) }
 
 // Append implements [onesided.Protocol].
 func (p *ipcEnd) Append(dst []byte, f onesided.Frame) []byte {
-	dst = append(dst, byte(f.Kind), 0, 0, 0)
-	dst = binary.LittleEndian.AppendUint32(dst, uint32(os.Getpid()))
+	dst = append(dst, byte(f.Kind), 0, 0, 0, 0, 0, 0, 0)
 	dst = binary.LittleEndian.AppendUint64(dst, f.ID)
 	if f.Kind != onesided.Describe {
 		return dst
@@ -185,12 +182,9 @@ func (p *ipcEnd) Decode(_ int, text []byte) (f onesided.Frame, err error) {
 	if f.Kind == onesided.Describe {
 		want = ipcDescription
 	}
-	if len(text) != want || f.Kind < onesided.Describe || f.Kind > onesided.Acknowledged || text[1]|text[2]|text[3] != 0 {
+	reserved := binary.LittleEndian.Uint64(text[:8]) >> 8
+	if len(text) != want || f.Kind < onesided.Describe || f.Kind > onesided.Acknowledged || reserved != 0 {
 		return f, fmt.Errorf("%w: a frame of %d bytes of kind %d", channel.ErrProtocol, len(text), text[0])
-	}
-	pid := binary.LittleEndian.Uint32(text[4:])
-	if pid == 0 || pid > 1<<31-1 || !p.peer.CompareAndSwap(0, int64(pid)) && p.peer.Load() != int64(pid) {
-		return f, fmt.Errorf("%w: a frame of process %d", channel.ErrProtocol, pid)
 	}
 	f.ID = binary.LittleEndian.Uint64(text[8:])
 	if f.Kind == onesided.Describe {
@@ -278,4 +272,4 @@ func (p *ipcEnd) Close() {
 func (p *ipcEnd) gone() bool { return p.ending.Load() || p.dead() }
 
 // dead implements importer.
-func (p *ipcEnd) dead() bool { return !processLives(int(p.peer.Load())) }
+func (p *ipcEnd) dead() bool { return !processLives(p.process) }

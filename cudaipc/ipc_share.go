@@ -139,10 +139,11 @@ func (s *segment) exported() bool {
 	return len(s.importers) > 0
 }
 
-// processLives reports whether the process exists. 0 stands for one that is not known, which may.
+// processLives reports whether another process exists. 0 stands for one that is not known, which may. A
+// peer in this process unmaps when its Kind is closed.
 func processLives(pid int) bool {
-	if pid == 0 {
-		return true
+	if pid == 0 || pid == os.Getpid() {
+		return pid == 0
 	}
 	p, err := os.FindProcess(pid)
 	if err != nil {

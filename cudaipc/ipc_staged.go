@@ -33,8 +33,8 @@ type stagedEnd struct {
 	recvs     *transfer.Queue
 	imports   importSet
 
-	peer   atomic.Int64 // process of the peer, 0 if it is not known
-	closed atomic.Bool  // the peer has closed the channel
+	process int         // of the peer, 0 if it is not known
+	ending  atomic.Bool // the peer has closed the channel
 
 	outboxes map[*gpu]*outbox              // used by the goroutine that sends
 	remote   map[int32]*wire.CUDAIPCOutbox // the peer's, by device; used by the goroutine that receives
@@ -53,16 +53,11 @@ type slot struct {
 var _ channel.Compatible = (*stagedEnd)(nil)
 
 // newStagedEnd returns an end over link and starts its goroutines.
-func newStagedEnd(kind *Kind, link channel.Link) channel.Channel {
+func newStagedEnd(kind *Kind, link channel.Link, process int) channel.Channel {
 	e := &stagedEnd{
-		kind: kind, link: link, sends: transfer.NewQueue(), recvs: transfer.NewQueue(),
+		kind: kind, link: link, process: process, sends: transfer.NewQueue(), recvs: transfer.NewQueue(),
 		imports:  importSet{table: &kind.imports},
 		outboxes: make(map[*gpu]*outbox), remote: make(map[int32]*wire.CUDAIPCOutbox),
-	}
-	if link.First != nil {
-		if process := transport.IdentityOf(link.First).Process; process != nil {
-			e.peer.Store(int64(process.PID))
-		}
 	}
 	e.lifecycle = transfer.NewLifecycle(func() error { return channel.CloseLink(link) }, link.Broken)
 	e.lifecycle.Go(e.serveSends)
@@ -72,10 +67,10 @@ func newStagedEnd(kind *Kind, link channel.Link) channel.Channel {
 }
 
 // gone implements importer.
-func (e *stagedEnd) gone() bool { return e.closed.Load() || e.dead() }
+func (e *stagedEnd) gone() bool { return e.ending.Load() || e.dead() }
 
 // dead implements importer.
-func (e *stagedEnd) dead() bool { return !processLives(int(e.peer.Load())) }
+func (e *stagedEnd) dead() bool { return !processLives(e.process) }
 
 func (e *stagedEnd) serveSends() {
 	e.fail(e.send())
@@ -99,7 +94,7 @@ func (e *stagedEnd) serveRecvs() {
 // the peer has closed the channel.
 func (e *stagedEnd) fail(err error) {
 	if errors.Is(err, io.EOF) {
-		e.closed.Store(true)
+		e.ending.Store(true)
 	}
 	e.mu.Lock()
 	cause := e.aborted
@@ -229,7 +224,7 @@ func (e *stagedEnd) sendPart(src device.Buffer) error {
 	}
 	box := e.outboxes[m.gpu]
 	if box == nil {
-		if box, err = m.gpu.takeOutbox(); err != nil {
+		if box, err = m.gpu.takeOutbox(e); err != nil {
 			return err
 		}
 		e.outboxes[m.gpu] = box

@@ -1,6 +1,7 @@
 package cudaipc
 
 import (
+	"errors"
 	"slices"
 	"strconv"
 
@@ -24,8 +25,9 @@ type outbox struct {
 	events [slotCount]*sharedEvent
 	free   chan int // indices of slots
 
-	described bool     // to the peer of the present user
-	last      importer // the last user; nil if its peer reads no slot any more
+	described bool       // to the peer of the present user
+	last      importer   // the last user; nil if its peer reads no slot any more
+	users     []importer // whose peers may have mapped it
 }
 
 // maxUnsure bounds the idle outboxes of a GPU of which it is not known whether their last peers still
@@ -33,8 +35,8 @@ type outbox struct {
 // closed it before at least as many others.
 const maxUnsure = 8
 
-// takeOutbox returns an outbox of g for one end: one whose last peer reads it no more, or a new one.
-func (g *gpu) takeOutbox() (*outbox, error) {
+// takeOutbox returns an outbox of g for end: one whose last peer reads it no more, or a new one.
+func (g *gpu) takeOutbox(end importer) (*outbox, error) {
 	if err := g.enter(); err != nil {
 		return nil, err
 	}
@@ -48,7 +50,7 @@ func (g *gpu) takeOutbox() (*outbox, error) {
 	if i >= 0 {
 		b := g.idle[i]
 		g.idle = slices.Delete(g.idle, i, i+1)
-		b.reset()
+		b.reset(end)
 		return b, nil
 	}
 	b, err := g.newOutbox()
@@ -56,7 +58,7 @@ func (g *gpu) takeOutbox() (*outbox, error) {
 		return nil, err
 	}
 	g.outboxes = append(g.outboxes, b)
-	b.reset()
+	b.reset(end)
 	return b, nil
 }
 
@@ -91,13 +93,14 @@ func (g *gpu) newOutbox() (_ *outbox, err error) {
 	return b, nil
 }
 
-// reset makes all slots free for a new user.
-func (b *outbox) reset() {
+// reset makes all slots free for the new user end.
+func (b *outbox) reset(end importer) {
 	b.free = make(chan int, slotCount)
 	for i := range slotCount {
 		b.free <- i
 	}
 	b.described, b.last = false, nil
+	b.users = append(slices.DeleteFunc(b.users, importer.dead), end)
 }
 
 // describe returns what the peer needs to map b, in the first call for a user, and otherwise nil.
@@ -124,4 +127,21 @@ func (b *outbox) exchange(index int, s *Stream, work func(driver.Ptr) error) err
 	return exchange(b.gpu, b.events[index].handle, s, func() error {
 		return work(b.base + driver.Ptr(index*slotSize))
 	})
+}
+
+// closeOutboxes frees the outboxes, except those that another process may have mapped, and reports
+// whether there are such. The context must be current.
+func (g *gpu) closeOutboxes() (exported bool, err error) {
+	g.outboxMu.Lock()
+	defer g.outboxMu.Unlock()
+	var all []error
+	for _, b := range g.outboxes {
+		if slices.ContainsFunc(b.users, func(i importer) bool { return !i.dead() }) {
+			exported = true
+			continue
+		}
+		all = append(all, g.driver.Free(b.base))
+	}
+	g.outboxes, g.idle = nil, nil
+	return exported, errors.Join(all...)
 }

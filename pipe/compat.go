@@ -63,7 +63,7 @@ func (p *compat) open(ctx context.Context, s *spec) error {
 			name := fmt.Sprintf("channel %s %d", cs.entry.Name, i)
 			p.channelConns = append(p.channelConns, namedConn{conn, name})
 		}
-		link := channel.Link{Conns: cs.conns, Offer: s.peerOffers[cs.entry.Name]}
+		link := channel.Link{Conns: cs.conns, Remote: s.peerDevices[cs.entry.Name], Offer: s.peerOffers[cs.entry.Name]}
 		if err := p.openChannel(ctx, cs.entry, link, ended); err != nil {
 			return err
 		}

@@ -19,12 +19,13 @@ type spec struct {
 	remoteAddr  string
 	plan        *Plan
 	routes      routes
-	sizes       []wire.SizeClass  // for the server's answer
-	features    wire.Features     // those of both ends
-	probing     wire.Probing      // for the server's answer
-	peerOffers  map[string][]byte // the peer's offers, by channel, with which channels were probed
-	native      bool              // the dialect
-	maxConns    int               // of a session of Conns; 0 for a pipe
+	sizes       []wire.SizeClass             // for the server's answer
+	features    wire.Features                // those of both ends
+	probing     wire.Probing                 // for the server's answer
+	peerOffers  map[string][]byte            // the peer's offers, by channel, with which channels were probed
+	peerDevices map[string]deviceDescriptors // the peer's devices, by channel
+	native      bool                         // the dialect
+	maxConns    int                          // of a session of Conns; 0 for a pipe
 	desc, reply transport.Conn
 	control     transport.Conn  // nil with a C++ peer
 	prefetched  *prefetchedConn // reads from desc; at a server in the compatible dialect

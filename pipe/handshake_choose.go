@@ -89,7 +89,7 @@ func (h *serverHandshake) choose(offer clientOffer) (*spec, error) {
 	}
 	s := &spec{
 		role: channel.RoleListen, plan: plan, routes: all, sizes: r.sizeClasses(all),
-		native: native, peerOffers: offer.probing.Offers,
+		native: native, peerOffers: offer.probing.Offers, peerDevices: offer.ChannelDeviceDescriptors,
 	}
 	if offer.forConns {
 		s.maxConns = c.limits.MaxConns

@@ -265,6 +265,7 @@ func (h *clientHandshake) checkAnswer(answer *wire.BrochureAnswer) (*spec, error
 		maxConns: maxConns,
 		role:     channel.RoleConnect, peer: h.url, plan: plan, routes: all,
 		native: native, features: marker.Features & h.context.marker().Features,
+		peerDevices: answer.ChannelDeviceDescriptors,
 	}, nil
 }
 

@@ -112,7 +112,10 @@ func (p *nativePipe) open(ctx context.Context, s *spec) error {
 	}
 	broken := func(l *pipeChannel, err error) { p.broken("channel "+l.name, err) }
 	for i, cs := range s.channels {
-		link := channel.Link{Native: true, Host: p.mover.Lane(uint16(1 + i)), Offer: s.peerOffers[cs.entry.Name]}
+		link := channel.Link{
+			Native: true, Host: p.mover.Lane(uint16(1 + i)),
+			Remote: s.peerDevices[cs.entry.Name], Offer: s.peerOffers[cs.entry.Name],
+		}
 		for range cs.entry.Factory.Connections(true) {
 			stream, err := next(ctx)
 			if err != nil {

@@ -69,6 +69,7 @@ func openEnd(t *testing.T, b Backend, role channel.Role, w linkParts) *end {
 		Native: b.native,
 		Conns:  w.conns,
 		Peer:   "peer of " + role.String(),
+		Remote: b.New(t).DeviceDescriptors(),
 		Broken: e.onBroken,
 		Logger: slog.New(slog.DiscardHandler),
 	}
