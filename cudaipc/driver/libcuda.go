@@ -19,6 +19,15 @@ const (
 	launchBufferSize    = 2
 )
 
+// number returns n for a parameter of 32 bits. A number that does not fit becomes -1, which no function
+// of the driver accepts.
+func number(n int) uintptr {
+	if n != int(int32(n)) {
+		n = -1
+	}
+	return uintptr(uint32(n))
+}
+
 func (l *libcuda) Version() (int, error) {
 	var v int32
 	err := call("cuDriverGetVersion", l.getVersion, uintptr(unsafe.Pointer(&v)))
@@ -33,41 +42,41 @@ func (l *libcuda) DeviceCount() (int, error) {
 
 func (l *libcuda) DeviceName(dev int) (string, error) {
 	var name [256]byte
-	err := call("cuDeviceGetName", l.getName, uintptr(unsafe.Pointer(&name)), uintptr(len(name)), uintptr(dev))
+	err := call("cuDeviceGetName", l.getName, uintptr(unsafe.Pointer(&name)), uintptr(len(name)), number(dev))
 	text, _, _ := bytes.Cut(name[:], []byte{0})
 	return string(text), err
 }
 
 func (l *libcuda) DeviceUUID(dev int) (u UUID, err error) {
-	err = call("cuDeviceGetUuid", l.getUUID, uintptr(unsafe.Pointer(&u)), uintptr(dev))
+	err = call("cuDeviceGetUuid", l.getUUID, uintptr(unsafe.Pointer(&u)), number(dev))
 	return u, err
 }
 
 func (l *libcuda) DeviceAttribute(a DeviceAttribute, dev int) (int, error) {
 	var v int32
-	err := call("cuDeviceGetAttribute", l.getAttribute, uintptr(unsafe.Pointer(&v)), uintptr(a), uintptr(dev))
+	err := call("cuDeviceGetAttribute", l.getAttribute, uintptr(unsafe.Pointer(&v)), uintptr(a), number(dev))
 	return int(v), err
 }
 
 func (l *libcuda) DeviceCanAccessPeer(dev, peer int) (bool, error) {
 	var v int32
-	err := call("cuDeviceCanAccessPeer", l.canAccessPeer, uintptr(unsafe.Pointer(&v)), uintptr(dev), uintptr(peer))
+	err := call("cuDeviceCanAccessPeer", l.canAccessPeer, uintptr(unsafe.Pointer(&v)), number(dev), number(peer))
 	return v != 0, err
 }
 
 func (l *libcuda) PrimaryContextRetain(dev int) (c Context, err error) {
-	err = call("cuDevicePrimaryCtxRetain", l.primaryRetain, uintptr(unsafe.Pointer(&c)), uintptr(dev))
+	err = call("cuDevicePrimaryCtxRetain", l.primaryRetain, uintptr(unsafe.Pointer(&c)), number(dev))
 	return c, err
 }
 
 func (l *libcuda) PrimaryContextRelease(dev int) error {
-	return l.enqueue("cuDevicePrimaryCtxRelease", l.primaryRelease, uintptr(dev))
+	return l.enqueue("cuDevicePrimaryCtxRelease", l.primaryRelease, number(dev))
 }
 
 func (l *libcuda) PrimaryContextActive(dev int) (bool, error) {
 	var flags uint32
 	var active int32
-	err := call("cuDevicePrimaryCtxGetState", l.primaryState, uintptr(dev), uintptr(unsafe.Pointer(&flags)), uintptr(unsafe.Pointer(&active)))
+	err := call("cuDevicePrimaryCtxGetState", l.primaryState, number(dev), uintptr(unsafe.Pointer(&flags)), uintptr(unsafe.Pointer(&active)))
 	return active != 0, err
 }
 
@@ -216,7 +225,7 @@ func (l *libcuda) Launch(f Function, grid, block Dim, shared int, s Stream, args
 	extra.size = &extra.length
 	return call("cuLaunchKernel", l.launch, uintptr(f),
 		uintptr(grid.X), uintptr(grid.Y), uintptr(grid.Z), uintptr(block.X), uintptr(block.Y), uintptr(block.Z),
-		uintptr(shared), uintptr(s), 0, uintptr(unsafe.Pointer(&extra)))
+		number(shared), uintptr(s), 0, uintptr(unsafe.Pointer(&extra)))
 }
 
 func (l *libcuda) MemHandle(p Ptr) (h IPCHandle, err error) {

@@ -337,12 +337,16 @@ static CUresult launch(CUfunction function, uint64_t blocks, uint64_t threads, C
     return CUDA_SUCCESS;
 }
 
+/* Of a block, unless a kernel has been allowed more. */
+#define MAX_SHARED_BYTES (48u << 10)
+
 CUresult cuLaunchKernel(CUfunction function, unsigned int gridX, unsigned int gridY, unsigned int gridZ,
                         unsigned int blockX, unsigned int blockY, unsigned int blockZ, unsigned int sharedBytes,
                         CUstream stream, void **params, void **extra)
 {
     ENTER(NEEDS_CONTEXT);
-    (void)sharedBytes; /* no kernel uses it */
+    if (sharedBytes > MAX_SHARED_BYTES)
+        LEAVE(misuse(CUDA_ERROR_INVALID_VALUE, "%u bytes of shared memory", sharedBytes));
     if (!valid_shape(gridX, gridY, gridZ, blockX, blockY, blockZ))
         LEAVE(misuse(CUDA_ERROR_INVALID_VALUE, "a grid or block has no thread, or a block more than 1024"));
     LEAVE(launch(function, (uint64_t)gridX * gridY * gridZ, (uint64_t)blockX * blockY * blockZ, stream, params, extra));

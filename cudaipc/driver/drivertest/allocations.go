@@ -6,6 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tensorpipe-go/tensorpipe/cudaipc/driver"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/race"
 )
 
 var allocationCases = []testCase{
@@ -13,9 +14,14 @@ var allocationCases = []testCase{
 	{"EventDone", 1, allocationsOfEventDone},
 }
 
-// wantNoAllocations checks that call allocates no Go memory.
+// wantNoAllocations checks that call allocates no Go memory. Under the race detector, where pools drop
+// what they keep at random, it only makes the calls.
 func (f *fixture) wantNoAllocations(name string, call func()) {
 	f.Helper()
+	if race.Enabled {
+		call()
+		return
+	}
 	require.Zero(f, testing.AllocsPerRun(100, call), name)
 }
 
