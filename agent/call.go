@@ -62,8 +62,9 @@ type callOptions struct {
 	key        string // see WithIdempotencyKey
 	retry      *Retry
 
-	place   PlaceFunc // see WithInto
-	headers []header
+	place        PlaceFunc // see WithInto
+	replyDevices bool      // see WithReplyDevices
+	headers      []header
 
 	number uint64 // of a call WithRetry without a key of the application
 	err    error  // of an invalid option
@@ -321,6 +322,9 @@ func (a *Agent) encodeRequest(ctx context.Context, c *call, t target, o *callOpt
 	out := a.outMessages.get()
 	out.begin(wire.AppendRequest(out.buf[:0], flags, c.id, timeout, t.typ, t.name))
 	out.view = Message{Kind: KindRequest, Type: t.typ, Name: t.name, Peer: c.conn.peer, encoder: out.encoder, key: c.key(), ends: &c.ends}
+	if o.replyDevices {
+		out.replyMap = c.conn.replyMap
+	}
 	for _, h := range o.headers {
 		out.encoder.SetHeader(h.name, h.data)
 	}

@@ -39,7 +39,7 @@ type outMessage struct {
 	head        int                // bytes of the head
 	tensorBytes int                // bytes of the tensors
 	remote      bool               // a tensor is not in host memory
-	replyMap    DeviceMap          // devices of the tensors, if the message is a reply
+	replyMap    DeviceMap          // devices of the tensors of a reply, or of a request WithReplyDevices; else nil
 	streams     streampool.Message // of the tensors, one for each device
 	view        Message
 }

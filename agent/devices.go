@@ -230,13 +230,13 @@ func (e *DeviceError) Error() string {
 }
 
 // target returns the device at the receiver to which a tensor on src is sent. For a request this is
-// the device that the agent's device map gives, and for a reply that of the inverse of the caller's
-// map. Host memory is sent to host memory if the map has no other device for it. Otherwise the error is a
+// the device that the agent's device map gives, and for a reply, or a request WithReplyDevices, that of
+// the inverse of the receiver's map. Host memory is sent to host memory if the map has no other device for it. Otherwise the error is a
 // *DeviceError.
 func (out *outMessage) target(d *devices, src device.Device) (device.Device, error) {
-	m, reply := d.node.Maps[out.view.Peer.Name], out.view.Kind != KindRequest
-	if reply {
-		m = out.replyMap
+	m, reply := out.replyMap, out.replyMap != nil
+	if !reply {
+		m = d.node.Maps[out.view.Peer.Name]
 	}
 	to, ok := m[src]
 	switch {

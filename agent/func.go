@@ -222,3 +222,8 @@ func (m MessageType[A, R]) Call(ctx context.Context, a *Agent, to To, name strin
 func (m MessageType[A, R]) Go(ctx context.Context, a *Agent, to To, name string, args A, opts ...CallOption) *Future[R] {
 	return callInScope[R](ctx, a, target{to: to, typ: m.typ, name: name, opts: opts}, &args)
 }
+
+// WithReplyDevices sends the tensors of the request to the devices to which those of a reply would be
+// sent: by the inverse of the called worker's device map. It is for extensions whose requests return
+// something for tensors that have come in a request of that worker, such as their gradients.
+func WithReplyDevices() CallOption { return func(o *callOptions) { o.replyDevices = true } }

@@ -44,15 +44,15 @@ type gradient struct {
 var gradientsMessage = agent.NewMessageType[gradients, passReport]("dist.backward")
 
 // send sends the gradients grads of the receive node n back to the worker from, to the send node of the
-// message with that number. It does not wait for the answer.
-func (p *pass) send(ctx context.Context, n *autograd.Node, from peer, message uint64, grads []autograd.Value) error {
+// message with that number, in a call with opts. It does not wait for the answer.
+func (p *pass) send(ctx context.Context, n *autograd.Node, from peer, message uint64, grads []autograd.Value, opts ...agent.CallOption) error {
 	c := p.context
 	args := gradients{Pass: p.id(), Message: message}
 	var err error
 	if args.Grads, err = encodeGradients(ctx, n, grads); err != nil {
 		return err
 	}
-	f := gradientsMessage.Go(p.ctx, c.autograd.agent, agent.To(from.Name), "", args)
+	f := gradientsMessage.Go(p.ctx, c.autograd.agent, agent.To(from.Name), "", args, opts...)
 	p.mu.Lock()
 	p.open++
 	p.waiting = append(p.waiting, answer{f, from})

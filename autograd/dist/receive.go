@@ -105,9 +105,13 @@ func (g *Autograd) decoded(_ context.Context, m *agent.Message) error {
 		put(&c.charges, from.incarnation, c.charges[from.incarnation]+in.bytes)
 	}
 	if len(in.variables) > 0 {
+		var opts []agent.CallOption
+		if m.Kind == agent.KindRequest { // gradients take the way of a reply
+			opts = append(opts, agent.WithReplyDevices())
+		}
 		var n *autograd.Node
 		n = autograd.NewSource(receiveName, in.variables, func(ctx context.Context, grads []autograd.Value) error {
-			return passOf(ctx).send(ctx, n, from, message, grads)
+			return passOf(ctx).send(ctx, n, from, message, grads, opts...)
 		})
 		put(&c.receives, receiveKey{from.incarnation, message}, n)
 	}
