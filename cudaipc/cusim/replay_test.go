@@ -16,10 +16,12 @@ import (
 )
 
 // replayProgram returns the path of the program in src/replay, built with further options of the
-// compiler. It skips t if there is no compiler, or if the compiler lacks the options.
+// compiler. It skips t if there is no compiler, or if the compiler lacks the options. A warning fails
+// t.
 func replayProgram(t *testing.T, options ...string) string {
 	t.Helper()
 	Library(t)
+	options = append(options, "-Werror")
 	checkOptions(t, options)
 	file, err := program{name: "replay", flags: options, replay: true}.build("")
 	require.NoError(t, err)

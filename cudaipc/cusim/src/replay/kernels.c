@@ -155,6 +155,9 @@ void scenario_launch(void)
     MISUSE(CUDA_ERROR_INVALID_VALUE, launch_packed(f, s, &p, sizeof p - 1));
     MISUSE(CUDA_ERROR_INVALID_VALUE, launch_packed(f, s, &p, sizeof p + 8));
     MISUSE(CUDA_ERROR_INVALID_HANDLE, launch_packed(f, far_stream, &p, sizeof p));
+    OK(cuCtxPushCurrent_v2(peer));
+    MISUSE(CUDA_ERROR_INVALID_HANDLE, launch_packed(f, s, &p, sizeof p));
+    OK(cuCtxPopCurrent_v2(NULL));
     MISUSE(CUDA_ERROR_INVALID_VALUE, cuLaunchKernel(f, 0, 1, 1, 1, 1, 1, 0, s, (void *[]){NULL}, NULL));
 
     OK(cuCtxEnablePeerAccess(peer, 0));

@@ -31,10 +31,27 @@ static size_t run_chain(unsigned flags)
     return wrong;
 }
 
+enum writer { FILL, COPY, KERNEL };
+
+/* Sets WORDS words to 1 with a kernel. */
+static void launch_fill(CUdeviceptr p, CUstream s)
+{
+    const char *ptx = ".version 6.4 .target sm_50 "
+                      ".entry fill(.param .u64 dst, .param .u64 n, .param .u64 size, .param .u64 value) { ret; }";
+    unsigned long long words = WORDS;
+    unsigned long long size = 4;
+    unsigned long long one = 1;
+    CUmodule m;
+    CUfunction fill;
+    OK(cuModuleLoadData(&m, ptx));
+    OK(cuModuleGetFunction(&fill, m, "fill"));
+    OK(cuLaunchKernel(fill, WORDS / 32, 1, 1, 32, 1, 1, 0, s, (void *[]){&p, &words, &size, &one}, NULL));
+}
+
 /* Runs two operations that do not wait for each other, of which the second is a copy from memory that
    the first one writes. The memory has the written value before, so that only the bytes in between
    can be wrong. Returns the number of wrong words. */
-static size_t run_unordered(bool copy)
+static size_t run_unordered(enum writer writer)
 {
     CUstream a = new_stream();
     CUstream b = new_stream();
@@ -44,10 +61,12 @@ static size_t run_unordered(bool copy)
     OK(cuMemsetD32_v2(source, 1, WORDS));
     OK(cuMemsetD32_v2(middle, 1, WORDS));
     cusim_hold_all();
-    if (copy)
+    if (writer == COPY)
         OK(cuMemcpyAsync(middle, source, 4 * WORDS, a));
-    else
+    else if (writer == FILL)
         OK(cuMemsetD32Async(middle, 1, WORDS, a));
+    else
+        launch_fill(middle, a);
     OK(cuMemcpyAsync(to, middle, 4 * WORDS, b));
     cusim_release_all();
     OK(cuCtxSynchronize());
@@ -60,11 +79,11 @@ static size_t run_unordered(bool copy)
 
 /* Reports whether one of several runs gives wrong words: the copy can read one half before and one
    after the other operation. */
-static bool is_wrong_at_times(bool copy)
+static bool is_wrong_at_times(enum writer writer)
 {
     enum { RUNS = 40 };
     for (int i = 0; i < RUNS; i++) {
-        if (run_unordered(copy) > 0)
+        if (run_unordered(writer) > 0)
             return true;
     }
     return false;
@@ -75,11 +94,14 @@ void scenario_late(void)
 {
     use_device(0);
     EXPECT(cusim_set("CUSIM_DELAY_US", "20000") == 0);
-    EXPECT(is_wrong_at_times(false));
-    EXPECT(is_wrong_at_times(true));
-    EXPECT(run_chain(3) == 0);
-    EXPECT(run_chain(2) > 0);
-    EXPECT(run_chain(1) > 0);
+    EXPECT(is_wrong_at_times(FILL));
+    EXPECT(is_wrong_at_times(COPY));
+    EXPECT(is_wrong_at_times(KERNEL));
+    for (int i = 0; i < 10; i++) {
+        EXPECT(run_chain(3) == 0);
+        EXPECT(run_chain(2) > 0);
+        EXPECT(run_chain(1) > 0);
+    }
 }
 
 /* A dropped call has the effect of a missing one. */

@@ -65,8 +65,7 @@ void scenario_default_stream(void)
     EXPECT(cusim_hold(blocking) == 0);
     OK(cuMemsetD32Async(p, 4, 1, blocking));
     OK(cuMemsetD32Async(p, 5, 1, NULL));
-    RESULT(CUDA_ERROR_NOT_READY, cuStreamQuery(NULL));
-    OK(cuStreamSynchronize(other));
+    EXPECT(cusim_queued(NULL) == 2); /* a wait and the fill */
     EXPECT(cusim_release(blocking) == 0);
     OK(cuCtxSynchronize());
     EXPECT(count_wrong(p, 1, 5) == 0);
@@ -120,7 +119,7 @@ void scenario_events(void)
 {
     CUcontext other = use_device(1);
     CUstream far = new_stream();
-    use_device(0);
+    CUcontext own = use_device(0);
     CUstream a = new_stream();
     CUstream b = new_stream();
     CUevent e = new_event(0);
@@ -161,6 +160,17 @@ void scenario_events(void)
     float ms = -1;
     OK(cuEventElapsedTime(&ms, e, later));
     EXPECT(ms >= 0);
+
+    /* The records of an event that are not done are limited. */
+    OK(cuCtxSetCurrent(own));
+    EXPECT(cusim_hold(a) == 0);
+    CUresult result = CUDA_SUCCESS;
+    for (int i = 0; i < 1000 && result == CUDA_SUCCESS; i++)
+        result = cuEventRecord(e, a);
+    EXPECT(result == CUDA_ERROR_OUT_OF_MEMORY);
+    EXPECT(cusim_release(a) == 0);
+    OK(cuStreamSynchronize(a));
+    OK(cuEventRecord(e, a));
 }
 
 /* Waits until a thread is blocked in a function, which has counted its call before it blocks. */
