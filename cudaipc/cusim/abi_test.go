@@ -55,7 +55,8 @@ func printConstants(t *testing.T, header string) string {
 	for _, m := range constants {
 		fmt.Fprintf(&out, "printf(\"%[1]s %%ju\\n\", (uintmax_t)(uintptr_t)(%[1]s));\n", m[1]+m[2])
 	}
-	types := regexp.MustCompile(`(?m)(?:^typedef .* \*?|^} |^typedef void \(\*)(CU\w+)(?:;|\))`).FindAllStringSubmatch(header, -1)
+	typedef := regexp.MustCompile(`(?m)(?:^typedef .* \*?|^} |^typedef void \(\*)(CU\w+)(?:;|\))`)
+	types := typedef.FindAllStringSubmatch(header, -1)
 	require.Greater(t, len(types), 15)
 	for _, m := range types {
 		fmt.Fprintf(&out, "printf(\"%[1]s %%zu\\n\", sizeof(%[1]s));\n", m[1])

@@ -57,3 +57,26 @@ func TestBuildFails(t *testing.T) {
 	var exit *exec.ExitError
 	require.ErrorAs(t, err, &exit)
 }
+
+// outcome records how Library ends a test.
+type outcome struct {
+	testing.TB
+	skipped, failed bool
+}
+
+func (o *outcome) Helper()      {}
+func (o *outcome) Skip(...any)  { o.skipped = true }
+func (o *outcome) Fatal(...any) { o.failed = true }
+
+func TestLibraryWithoutCompiler(t *testing.T) {
+	t.Setenv("PATH", "")
+	t.Setenv("CC", "")
+	t.Setenv(Require, "")
+	o := &outcome{TB: t}
+	require.Empty(t, Library(o))
+	require.Equal(t, &outcome{TB: t, skipped: true}, o)
+	t.Setenv(Require, "1")
+	o = &outcome{TB: t}
+	require.Empty(t, Library(o))
+	require.Equal(t, &outcome{TB: t, failed: true}, o)
+}

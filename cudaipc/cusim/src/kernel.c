@@ -107,7 +107,8 @@ static bool sum_sizes(const struct kernel_call *c, size_t *bytes, size_t element
 }
 
 /* Sets bytes to the size of matrices whose strides begin with that parameter. */
-static bool matrices_size(const struct kernel_call *c, int strides, const uint64_t *count, size_t element, size_t *bytes)
+static bool matrices_size(const struct kernel_call *c, int strides, const uint64_t *count, size_t element,
+                          size_t *bytes)
 {
     *bytes = element;
     for (int i = 0; i < 3; i++) {

@@ -261,8 +261,8 @@ static CUresult read_packed(const char *signature, void **extra, struct kernel_c
 static CUresult illegal_access(struct context *ctx, const char *kernel, uint64_t address, size_t bytes)
 {
     ctx->failed = CUDA_ERROR_ILLEGAL_ADDRESS;
-    return misuse(CUDA_ERROR_ILLEGAL_ADDRESS, "%s accesses %zu bytes at %#llx, which are not memory of device %d", kernel,
-                  bytes, (unsigned long long)address, ctx->device);
+    return misuse(CUDA_ERROR_ILLEGAL_ADDRESS, "%s accesses %zu bytes at %#llx, which are not memory of device %d",
+                  kernel, bytes, (unsigned long long)address, ctx->device);
 }
 
 /* Reports whether kernels of a context may access an allocation. */
@@ -311,7 +311,8 @@ static CUresult launch(CUfunction function, uint64_t blocks, uint64_t threads, C
     struct function *f = handle_get(KIND_FUNCTION, function);
     struct stream *s = stream_get(stream);
     if (f == NULL || s == NULL)
-        return misuse(CUDA_ERROR_INVALID_HANDLE, "%p is no function, or %p no stream", (void *)function, (void *)stream);
+        return misuse(CUDA_ERROR_INVALID_HANDLE, "%p is no function, or %p no stream", (void *)function,
+                      (void *)stream);
     if (f->context != s->context || f->context != current_context())
         return misuse(CUDA_ERROR_INVALID_HANDLE, "the function, the stream and the current context differ");
     if ((params == NULL) == (extra == NULL))

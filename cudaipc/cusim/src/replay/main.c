@@ -19,6 +19,8 @@ static const struct scenario {
     {"late", scenario_late, true},
     {"drop", scenario_drop, true},
     {"kernels", scenario_kernels, true},
+    {"strides", scenario_strides, true},
+    {"modules", scenario_modules, true},
     {"launch", scenario_launch, true},
     {"failures", scenario_failures, true},
     {"ipc", scenario_ipc, true},

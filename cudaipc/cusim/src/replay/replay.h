@@ -67,6 +67,8 @@ void scenario_hold(void);
 void scenario_late(void);
 void scenario_drop(void);
 void scenario_kernels(void);
+void scenario_strides(void);
+void scenario_modules(void);
 void scenario_launch(void);
 void scenario_failures(void);
 void scenario_ipc(void);
