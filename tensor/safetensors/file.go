@@ -143,12 +143,34 @@ func (f *File) Tensor(name string) (*tensor.Tensor, error) {
 
 // read fills the memory of s with the bytes of the file from offset on. The error is ErrClosed
 // after Close, ErrShrunk if the file has become shorter, or one of package os or tensor; the
-// contents of s are then undefined. read holds f.mu for reading while it copies.
+// contents of s are then undefined. It holds f.mu for reading while it copies.
 func (f *File) read(s *tensor.Storage, offset int) error {
 	dst, err := s.Bytes()
 	if err != nil {
 		return err
 	}
+	err = f.readBytes(dst, offset)
+	runtime.KeepAlive(s)
+	return err
+}
+
+// ReadAt fills p with bytes of the tensor with the given name, from offset on, as the file has them. It
+// is for memory that is not an Allocator's, such as that of a device, a part at a time. The error is a
+// *NotFoundError, a *tensor.IndexError if the tensor has fewer bytes, or one of those of Tensor for the
+// file; the contents of p are then undefined.
+func (f *File) ReadAt(p []byte, name string, offset int) error {
+	info, err := f.Info(name)
+	if err != nil {
+		return err
+	}
+	if size := info.ByteSize(); offset < 0 || offset > size || len(p) > size-offset {
+		return &tensor.IndexError{What: "byte", Index: offset + len(p), Len: size + 1}
+	}
+	return f.readBytes(p, f.data+info.begin+offset)
+}
+
+// readBytes is read for the memory dst.
+func (f *File) readBytes(dst []byte, offset int) error {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
 	if f.closed {
@@ -157,7 +179,6 @@ func (f *File) read(s *tensor.Storage, offset int) error {
 	if err := f.pages.read(dst, offset); err != nil {
 		return err
 	}
-	runtime.KeepAlive(s)
 	size, err := f.size()
 	if err != nil {
 		return err

@@ -147,3 +147,27 @@ func TestOtherPanicsGoOn(t *testing.T) {
 		require.PanicsWithValue(t, other, func() { _ = convertFault(mapped, other) })
 	}
 }
+
+// Parts of a tensor can be read without an allocation of all of it.
+func TestReadAt(t *testing.T) {
+	f, err := Open("testdata/digits_split_mlp_init.safetensors", Options{})
+	require.NoError(t, err)
+	x, err := f.Tensor("stage1.bias")
+	require.NoError(t, err)
+	want, err := x.Storage().Bytes()
+	require.NoError(t, err)
+	got := make([]byte, len(want))
+	require.NoError(t, f.ReadAt(got[:7], "stage1.bias", 0))
+	require.NoError(t, f.ReadAt(got[7:], "stage1.bias", 7))
+	require.Equal(t, want, got)
+	require.NoError(t, f.ReadAt(nil, "stage1.bias", len(want)))
+
+	var index *tensor.IndexError
+	for _, offset := range []int{-1, 1, len(want) + 1, int(^uint(0) >> 1)} {
+		require.ErrorAs(t, f.ReadAt(got, "stage1.bias", offset), &index)
+	}
+	var missing *NotFoundError
+	require.ErrorAs(t, f.ReadAt(got, "missing", 0), &missing)
+	require.NoError(t, f.Close())
+	require.ErrorIs(t, f.ReadAt(got, "stage1.bias", 0), ErrClosed)
+}
