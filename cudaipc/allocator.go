@@ -243,11 +243,11 @@ func compareBlocks(x, y *block) int {
 	return cmp.Or(cmp.Compare(x.size, y.size), cmp.Compare(x.ptr, y.ptr))
 }
 
-// use records that work on stream has used b, whose own stream may be another one.
+// use records that work on stream has used b, whose own stream is another one.
 func (a *allocator) use(b *block, stream driver.Stream) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if stream != b.stream && !slices.Contains(b.others, stream) {
+	if !slices.Contains(b.others, stream) {
 		b.others = append(b.others, stream)
 	}
 }

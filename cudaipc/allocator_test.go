@@ -1,8 +1,10 @@
 package cudaipc
 
 import (
+	"bytes"
 	"fmt"
 	"runtime"
+	"runtime/debug"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -120,9 +122,24 @@ func TestMemoryMovesBetweenStreams(t *testing.T) {
 	require.EqualValues(t, 1, f.stats(f.zero).Moved)
 	f.write(second, pattern(2, smallBlock))
 	release()
-	require.Equal(t, pattern(2, smallBlock), f.read(second))
+	require.True(t, bytes.Equal(pattern(2, smallBlock), f.read(second)))
 	f.synchronize(a)
-	require.Equal(t, pattern(2, smallBlock), f.read(second))
+	require.True(t, bytes.Equal(pattern(2, smallBlock), f.read(second)))
+
+	// It stays with its stream, and is not joined with memory of others.
+	memory(second).release()
+	second, third := f.alloc(smallBlock, b), f.alloc(smallBlock, b)
+	memory(third).release()
+	fourth := f.alloc(smallBlock, a)
+	require.Equal(t, memory(third).Ptr(), memory(fourth).Ptr())
+	for range 2 { // in both orders
+		memory(fourth).release()
+		memory(second).release()
+		require.Len(t, f.gpus[0].memory.free[a.handle], 1)
+		require.Len(t, f.gpus[0].memory.free[b.handle], 1)
+		fourth, second = f.alloc(smallBlock, b), f.alloc(smallBlock, a)
+	}
+	require.EqualValues(t, 2, f.stats(f.zero).Moved)
 }
 
 // If no block that is kept for reuse is large enough, allocations fail without a wait for the device,
@@ -189,6 +206,7 @@ func TestDeviceIsOutOfMemory(t *testing.T) {
 // that finds it.
 func TestUnreachableMemoryIsReused(t *testing.T) {
 	f := newFixture(t, Options{MemoryLimit: smallSegment})
+	defer debug.SetGCPercent(debug.SetGCPercent(-1))
 	s := f.stream(f.zero)
 	f.alloc(smallBlock, s)
 	f.alloc(smallBlock, s)
@@ -281,4 +299,10 @@ func TestPinnedPool(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, small.data, leastPinned)
 	require.Equal(t, 3, f.control.Calls("cuMemHostAlloc")-f.hostAllocs)
+	require.Len(t, g.events, 2, "of the synchronization, and of the block")
+	freed := f.control.Calls("cuMemFreeHost")
+	require.NoError(t, f.Close())
+	require.Equal(t, 3, f.control.Calls("cuMemFreeHost")-freed)
+	_, err = g.pinned.take(1)
+	require.ErrorIs(t, err, ErrClosed)
 }

@@ -187,7 +187,23 @@ func TestCopyOfLargeHostMemory(t *testing.T) {
 	p := pattern(1, b.Len())
 	require.NoError(t, f.Copy(b, device.Bytes(p)))
 	require.Equal(t, blocking+1, f.control.Blocking())
-	require.Equal(t, p, f.read(b))
+	require.True(t, bytes.Equal(p, f.read(b)))
+}
+
+// Only host memory that is not page-locked is staged.
+func TestCopyStages(t *testing.T) {
+	f := newFixture(t, Options{})
+	s := f.stream(f.zero)
+	b, err := f.AllocHost(100, s)
+	require.NoError(t, err)
+	to := f.alloc(100, s)
+	locked, _ := b.Contiguous()
+	require.NoError(t, f.Copy(to, device.Bytes(locked)))
+	require.NoError(t, f.Copy(device.Bytes(locked), to))
+	require.Equal(t, 1, f.control.Calls("cuMemHostAlloc")-f.hostAllocs)
+	require.NoError(t, f.Copy(to, device.Bytes(make([]byte, 100))))
+	require.Equal(t, 2, f.control.Calls("cuMemHostAlloc")-f.hostAllocs)
+	f.synchronize(s)
 }
 
 // Page-locked memory is used again after the work of its stream.

@@ -114,14 +114,6 @@ func (f *fixture) stats(d device.Device) MemoryStats {
 	return s
 }
 
-func fill(v byte, n int) []byte {
-	p := make([]byte, n)
-	for i := range p {
-		p[i] = v
-	}
-	return p
-}
-
 // pattern returns n bytes that differ for each seed and from their neighbours.
 func pattern(seed, n int) []byte {
 	p := make([]byte, n)

@@ -209,6 +209,24 @@ func TestTensorsBetweenDevices(t *testing.T) {
 	require.Equal(t, values(t, rounded), values(t, host))
 }
 
+// The way to the host ends with its context.
+func TestToHostEndsWithItsContext(t *testing.T) {
+	f := newFixture(t, Options{})
+	e, s := f.engine(), f.stream(f.zero)
+	x, err := e.To(device.WithStream(t.Context(), s), bytesTensor(t, 1, 10), f.zero)
+	require.NoError(t, err)
+	release := f.hold(s)
+	require.NoError(t, f.Sleep(s, 1))
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Millisecond)
+	defer cancel()
+	_, err = e.To(ctx, x, device.CPU())
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	release()
+	back, err := e.To(t.Context(), x, device.CPU())
+	require.NoError(t, err)
+	require.Equal(t, values(t, bytesTensor(t, 1, 10)), values(t, back))
+}
+
 func TestSleep(t *testing.T) {
 	f := newFixture(t, Options{})
 	s, other := f.stream(f.zero), f.stream(f.zero)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"runtime"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -19,6 +20,9 @@ import (
 )
 
 func TestKind(t *testing.T) {
+	if !subprocess.InChild(t) { // other tests leave contexts to their peers
+		return
+	}
 	f := newFixture(t, Options{})
 	require.Equal(t, "cuda", f.Kind.Name())
 	require.Equal(t, device.Device{Kind: "cuda"}, f.zero)
@@ -142,6 +146,9 @@ func TestMisuse(t *testing.T) {
 }
 
 func TestClosedKind(t *testing.T) {
+	if !subprocess.InChild(t) { // other tests leave contexts to their peers
+		return
+	}
 	f := newFixture(t, Options{})
 	k := f.Kind
 	s := f.stream(f.zero)
@@ -152,7 +159,9 @@ func TestClosedKind(t *testing.T) {
 	x, err := f.Kernels().Alloc(device.WithStream(t.Context(), s), f.zero, tensor.F32, 4)
 	require.NoError(t, err)
 	require.NoError(t, f.Kernels().Fill(t.Context(), x, ops.Int(1)))
+	unloaded := f.control.Calls("cuModuleUnload")
 	require.NoError(t, k.Close())
+	require.Equal(t, unloaded+1, f.control.Calls("cuModuleUnload"))
 	require.NoError(t, k.Close())
 	active, err := f.Driver().PrimaryContextActive(0)
 	require.NoError(t, err)
@@ -175,6 +184,15 @@ func TestClosedKind(t *testing.T) {
 	x.Release()
 	memory(b).release()
 	ev.Release()
+}
+
+// Close waits for work that uses no memory, too.
+func TestCloseWaits(t *testing.T) {
+	f := newFixture(t, Options{})
+	start := time.Now()
+	require.NoError(t, f.Sleep(f.stream(f.zero), 20*time.Millisecond))
+	require.NoError(t, f.Close())
+	require.GreaterOrEqual(t, time.Since(start), 20*time.Millisecond)
 }
 
 // DeviceOf and Wrap find the device of memory of the application, whatever context is current.
