@@ -19,7 +19,8 @@ import (
 type end struct {
 	announcements transport.Conn // both ways
 	completions   transport.Conn // both ways
-	peer          string
+	name, peer    string
+	kind          device.Kind // nil for host memory
 	lifecycle     *transfer.Lifecycle
 
 	sends     *transfer.Queue // sends that are not announced yet
@@ -35,13 +36,15 @@ type end struct {
 	copier    copier
 }
 
-// newEnd returns an end for the compatible dialect and starts its goroutines. The end owns the
-// connections of link, and retains the function Broken of link.
-func newEnd(link channel.Link) *end {
+// newEnd returns an end of a channel of f for the compatible dialect and starts its goroutines. The end
+// owns the connections of link, and retains the function Broken of link.
+func newEnd(link channel.Link, f Factory) *end {
 	e := &end{
 		announcements: link.Conns[0],
 		completions:   link.Conns[1],
+		name:          f.name,
 		peer:          link.Peer,
+		kind:          f.kind,
 		lifecycle:     transfer.NewLifecycle(func() error { return channel.CloseLink(link) }, link.Broken),
 		sends:         transfer.NewQueue(),
 		recvs:         transfer.NewQueue(),
@@ -81,8 +84,8 @@ func (e *end) Recv(id uint64, dst device.Buffer, done func(error)) { e.begin(e.r
 
 // begin queues a transfer of buf in q, which is e.sends or e.recvs. If buf is empty, or the channel
 // has ended, the transfer is not queued, and completes with the error of the channel, or nil if the
-// channel has not ended. If buf is not host memory, or no event can be recorded on its stream, the
-// transfer completes with an error, and is queued without its done function, because the peer
+// channel has not ended. If the channel cannot copy the memory of buf, or no event can be recorded on
+// its stream, the transfer completes with an error, and is queued without its done function, because the peer
 // counts it. In all these cases done is called on another goroutine. While a transfer is queued, q
 // retains buf and done.
 func (e *end) begin(q *transfer.Queue, id uint64, buf device.Buffer, done func(error)) {
@@ -90,10 +93,7 @@ func (e *end) begin(q *transfer.Queue, id uint64, buf device.Buffer, done func(e
 		e.lifecycle.CompleteAsync(done, e.lifecycle.Err())
 		return
 	}
-	t, err := transfer.New(e.lifecycle.Context(), id, buf, done)
-	if !buf.IsHost() {
-		err = device.ErrMemory
-	}
+	t, err := e.newTransfer(q, id, buf, done)
 	if err != nil {
 		t.Done = nil
 		e.lifecycle.CompleteAsync(done, e.wrapError(err))
@@ -107,6 +107,24 @@ func (e *end) begin(q *transfer.Queue, id uint64, buf device.Buffer, done func(e
 	}
 }
 
+// newTransfer returns a transfer of buf for q. One of host memory waits for buf's stream. One of a
+// device kind is ready at once: a Send has the event for which the stream of the receiver waits.
+// After an error, which is about the memory or its stream, the transfer is ready too.
+func (e *end) newTransfer(q *transfer.Queue, id uint64, buf device.Buffer, done func(error)) (t transfer.Transfer, err error) {
+	t = transfer.Transfer{ID: id, Buf: buf, Done: done}
+	switch {
+	case e.kind == nil && buf.IsHost():
+		return transfer.New(e.lifecycle.Context(), id, buf, done)
+	case e.kind == nil:
+		err = device.ErrMemory
+	case q == e.sends:
+		t.Written, err = recordWritten(e.kind, buf)
+	default:
+		err = checkMemory(e.kind, buf)
+	}
+	return t, err
+}
+
 func (e *end) Abort(id uint64, cause error) {
 	cause = cmp.Or(cause, channel.ErrClosed)
 	e.abortSend(id, cause)
@@ -117,15 +135,15 @@ func (e *end) Close(cause error) error { return e.lifecycle.Close(cause) }
 
 func (e *end) fail(err error) { e.lifecycle.Fail(e.wrapError(err)) }
 
-func (e *end) wrapError(err error) error { return wrapError(e.peer, err) }
+func (e *end) wrapError(err error) error { return wrapError(e.name, e.peer, err) }
 
 // wrapError returns err, which must not be nil, as a [*channel.Error] with the channel's name and
 // peer. If err matches transport.ErrFrame, the result also matches channel.ErrProtocol.
-func wrapError(peer string, err error) error {
+func wrapError(name, peer string, err error) error {
 	if errors.Is(err, transport.ErrFrame) {
 		err = protocolError("%w", err)
 	}
-	return &channel.Error{Channel: Name, Peer: peer, Err: err}
+	return &channel.Error{Channel: name, Peer: peer, Err: err}
 }
 
 // protocolError returns an error that matches channel.ErrProtocol, because the peer has violated
@@ -218,7 +236,7 @@ func (e *end) reuseDescription(t *transfer.Transfer) *description {
 	last := len(e.spare) - 1
 	o := e.spare[last]
 	e.spare = e.spare[:last]
-	o.reset(t.Buf)
+	o.reset(t.Buf, t.Written)
 	if t.Done == nil {
 		o.revoke()
 	}

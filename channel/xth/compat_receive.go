@@ -132,10 +132,10 @@ func (e *end) copyTensor(o *description, t *transfer.Transfer) {
 // copyFrom copies the tensor that o describes to dst, and returns nil after the last byte. After
 // each whole chunk it stops if the channel has ended or the Recv was aborted, and returns the
 // cause. It also stops if the sender has revoked o; the error then matches channel.ErrAborted. It
-// does not report the outcome to the sender.
+// does not report the outcome to the sender. A copy between devices is enqueued and never stops.
 func (e *end) copyFrom(o *description, dst device.Buffer) error {
-	err := copyDescribed(dst, o, func() error { return e.interrupted(o) })
-	if err == channel.ErrAborted {
+	err := copyDescribed(e.kind, dst, o, func() error { return e.interrupted(o) })
+	if err == channel.ErrAborted || err != nil && e.kind != nil {
 		err = e.wrapError(err)
 	}
 	return err

@@ -15,6 +15,7 @@ type description struct {
 	copyEnded sync.Cond // the phase is not copying any more
 	phase     phase
 	src       device.Buffer
+	written   device.Event // completes when src may be read; nil if it may be read at once
 	length    int
 	stop      bool  // the sender has requested an end of the copy
 	result    error // outcome of the copy; nil if the receiver has all bytes
@@ -41,11 +42,12 @@ func newDescription() *description {
 func (o *description) address() uint64 { return uint64(uintptr(unsafe.Pointer(o))) }
 
 // reset makes o describe the memory of src, which a receiver may then copy until o is revoked or
-// finished. o retains src until then. o must be new, or finished and not in use by either end.
-func (o *description) reset(src device.Buffer) {
+// finished. o retains src until then, and owns written, the event after which src may be read, or nil.
+// o must be new, or finished and not in use by either end.
+func (o *description) reset(src device.Buffer, written device.Event) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.src, o.length = src, src.Len()
+	o.src, o.written, o.length = src, written, src.Len()
 	o.phase, o.stop, o.result = available, false, nil
 }
 
@@ -56,17 +58,26 @@ func (o *description) size() int {
 	return o.length
 }
 
-// beginCopy returns the memory of the tensor, which the receiver may read until it calls finish. If
-// the sender has revoked o, beginCopy returns the zero Buffer and false. The receiver must call it
-// at most once.
-func (o *description) beginCopy() (src device.Buffer, ok bool) {
+// beginCopy returns the memory of the tensor, which the receiver may read until it calls finish, and
+// the event after which it may, or nil. If the sender has revoked o, ok is false. The receiver must
+// call it at most once.
+func (o *description) beginCopy() (src device.Buffer, written device.Event, ok bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.phase != available {
-		return device.Buffer{}, false
+		return device.Buffer{}, nil, false
 	}
 	o.phase = copying
-	return o.src, true
+	return o.src, o.written, true
+}
+
+// drop ends the use of the memory by o. The caller holds mu.
+func (o *description) drop() {
+	o.src = device.Buffer{}
+	if o.written != nil {
+		o.written.Release()
+		o.written = nil
+	}
 }
 
 // stopRequested reports whether the sender has called revoke since o was reset. A copy in progress
@@ -84,13 +95,15 @@ func (o *description) stopRequested() bool {
 func (o *description) finish(result error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.phase, o.result, o.src = finished, result, device.Buffer{}
+	o.phase, o.result = finished, result
+	o.drop()
 	o.copyEnded.Broadcast()
 }
 
 // revoke withdraws the tensor: after it, no copy can begin. If a copy is in progress, revoke asks
 // it to stop, and waits until it has, which takes the time of one chunk at most. The receiver does
-// not use the memory when revoke returns. If the receiver has called finish, the result of o stays.
+// not use the memory when revoke returns, or has made the stream of the memory wait for its copy. If
+// the receiver has called finish, the result of o stays.
 func (o *description) revoke() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -99,7 +112,8 @@ func (o *description) revoke() {
 		o.copyEnded.Wait()
 	}
 	if o.phase == available {
-		o.phase, o.src = revoked, device.Buffer{}
+		o.phase = revoked
+		o.drop()
 	}
 }
 
@@ -114,15 +128,19 @@ func (o *description) outcome() (result error, ok bool) {
 // chunkSize is the number of bytes copied between two checks of whether to stop, some ten microseconds.
 const chunkSize = 256 << 10
 
-// copyDescribed copies the tensor that o describes to dst in chunks of chunkSize bytes. After each
-// whole chunk it calls interrupted; if that returns an error it stops and returns the error.
-// Otherwise it returns nil after the last byte. If o was revoked before the copy began, it returns
-// [channel.ErrAborted]; the other errors are those of device.NewHostCopy. In all cases the caller
-// must call o.finish next.
-func copyDescribed(dst device.Buffer, o *description, interrupted func() error) error {
-	src, ok := o.beginCopy()
+// copyDescribed copies the tensor that o describes to dst. If kind is nil both are host memory, and it
+// copies in chunks of chunkSize bytes. After each whole chunk it calls interrupted; if that returns an
+// error it stops and returns the error. Otherwise it returns nil after the last byte. If kind is not
+// nil it enqueues the copy; see enqueueCopy. If o was revoked before the copy began, it returns
+// [channel.ErrAborted]; the other errors are those of device.NewHostCopy or enqueueCopy. In all cases
+// the caller must call o.finish next.
+func copyDescribed(kind device.Kind, dst device.Buffer, o *description, interrupted func() error) error {
+	src, written, ok := o.beginCopy()
 	if !ok {
 		return channel.ErrAborted
+	}
+	if kind != nil {
+		return enqueueCopy(kind, dst, src, written)
 	}
 	c, err := device.NewHostCopy(dst, src)
 	for err == nil && c.Step(chunkSize) == chunkSize {

@@ -11,21 +11,24 @@ import (
 // native is the [onesided.Protocol] of one end of a channel in the native dialect. Descriptions and
 // revocations are announced on the first connection, and completions return on the second.
 type native struct {
-	here, there *route // descriptions of this end and of the peer
+	here, there *route      // descriptions of this end and of the peer
+	kind        device.Kind // nil for host memory
 }
 
-// newNative returns an end for the native dialect and starts its goroutines. The end owns the
-// connections of link, and retains the functions of link that it calls.
-func newNative(link channel.Link) channel.Channel {
+// newNative returns an end of a channel of f for the native dialect and starts its goroutines. The end
+// owns the connections of link, and retains the functions of link that it calls.
+func newNative(link channel.Link, f Factory) channel.Channel {
 	from, to := link.Conns[0].LocalAddr(), link.Conns[0].RemoteAddr()
 	p := &native{
 		here:  table.joinSender(endpoints{from: from, to: to}),
 		there: table.joinReceiver(endpoints{from: to, to: from}),
+		kind:  f.kind,
 	}
 	e := onesided.New(link, onesided.Config{
 		Protocol:  p,
 		MaxFrame:  announcementSize,
-		WrapError: func(err error) error { return wrapError(link.Peer, err) },
+		WrapError: func(err error) error { return wrapError(f.name, link.Peer, err) },
+		Streams:   f.kind != nil,
 	})
 	e.Run()
 	return e
@@ -93,21 +96,28 @@ func (p *native) Decode(conn int, text []byte) (f onesided.Frame, err error) {
 
 // Describe implements [onesided.Protocol]. It returns a new description of src and adds it to the
 // route of this end, where the peer can claim it. The description retains src until it is revoked
-// or finished. The error is always nil.
+// or finished. The error is that of recordWritten for memory of a device kind, and nil for host memory.
 func (p *native) Describe(src device.Buffer) (onesided.Source, error) {
 	o := newDescription()
-	o.reset(src)
+	var written device.Event
+	if p.kind != nil {
+		var err error
+		if written, err = recordWritten(p.kind, src); err != nil {
+			return nil, err
+		}
+	}
+	o.reset(src, written)
 	p.here.add(o)
 	return o, nil
 }
 
-// Pull implements [onesided.Protocol]. It copies the tensor that r.Memory describes into r.Buf. It
-// stops between two chunks if the sender has revoked the description, with the error
+// Pull implements [onesided.Protocol]. It copies the tensor that r.Memory describes into r.Buf, or
+// enqueues the copy if the memory is of a device kind. It stops between two chunks if the sender has revoked the description, with the error
 // channel.ErrAborted, or if r.Stopped returns an error, with that error. It stores the outcome in
 // the description, for the sender, and returns it.
 func (p *native) Pull(r *onesided.Recv) error {
 	o := r.Memory.(*description)
-	err := copyDescribed(r.Buf, o, func() error {
+	err := copyDescribed(p.kind, r.Buf, o, func() error {
 		if o.stopRequested() {
 			return channel.ErrAborted
 		}

@@ -59,7 +59,7 @@ func TestNativeCopyingEndsWithinAChunk(t *testing.T) {
 	ch := openAs(t, true, func(error) {}, near...)
 	src, dst := bytes.Repeat([]byte{1}, 3*chunkSize), make([]byte, 3*chunkSize)
 	o := newDescription()
-	o.reset(device.Bytes(src))
+	o.reset(device.Bytes(src), nil)
 	o.stop = true
 	table.joinSender(endpoints{from: far[0].LocalAddr(), to: far[0].RemoteAddr()}).add(o)
 	result := make(chan error, 1)
@@ -126,7 +126,7 @@ func TestNativeReceiverStopsCopying(t *testing.T) {
 				n := chunks*chunkSize - 1 // after a short chunk nothing stops the copy
 				src, dst := bytes.Repeat([]byte{1}, n), make([]byte, n)
 				o := newDescription()
-				o.reset(device.Bytes(src))
+				o.reset(device.Bytes(src), nil)
 				sender := table.joinSender(endpoints{from: there, to: here})
 				defer table.leaveSender(sender)
 				sender.add(o)

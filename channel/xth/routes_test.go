@@ -200,7 +200,7 @@ func TestCopyingEndsWithinAChunk(t *testing.T) {
 			defer e.Close(nil)
 			src, dst := bytes.Repeat([]byte{1}, 3*chunkSize), make([]byte, 3*chunkSize)
 			o := newDescription()
-			o.reset(device.Bytes(src))
+			o.reset(device.Bytes(src), nil)
 			e.current = activeRecv{id: 7, done: func(error) {}}
 			c.enough(e, o)
 			require.ErrorIs(t, e.copyFrom(o, device.Bytes(dst)), c.want)
@@ -213,12 +213,12 @@ func TestCopyingEndsWithinAChunk(t *testing.T) {
 func TestDescriptionPhases(t *testing.T) {
 	src := device.Bytes([]byte("abc"))
 	o := newDescription()
-	o.reset(src)
+	o.reset(src, nil)
 	require.Equal(t, 3, o.size())
 	_, finished := o.outcome()
 	require.False(t, finished)
 
-	got, ok := o.beginCopy()
+	got, _, ok := o.beginCopy()
 	require.True(t, ok)
 	require.Equal(t, src, got)
 	require.False(t, o.stopRequested())
@@ -237,10 +237,10 @@ func TestDescriptionPhases(t *testing.T) {
 	require.True(t, finished)
 	require.Equal(t, channel.ErrAborted, result)
 
-	o.reset(src)
+	o.reset(src, nil)
 	require.False(t, o.stopRequested())
 	o.revoke()
-	_, ok = o.beginCopy()
+	_, _, ok = o.beginCopy()
 	require.False(t, ok, "withdrawn before anybody asked")
 	_, finished = o.outcome()
 	require.False(t, finished, "the peer still has to answer")

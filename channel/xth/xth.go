@@ -15,6 +15,9 @@
 // Aborting a transfer does not affect the others: the description is revoked, a running copy stops
 // within a chunk, and in the compatible dialect the other end gets an error that matches
 // [channel.ErrAborted].
+//
+// [ForKind] makes the same channel for the memory of a device kind with streams: the receiver enqueues
+// the copy instead, and neither end waits for it. See streams.go.
 package xth
 
 import (
@@ -33,8 +36,11 @@ const Name = "xth"
 // on the second.
 const connections = 2
 
-// Factory creates channels; see [New].
+// Factory creates channels; see [New] and [ForKind].
 type Factory struct {
+	name string
+	kind device.Kind // nil for host memory
+
 	// viable returns nil, or why the channel does not work in this process; determined at the first
 	// call.
 	viable func() error
@@ -45,25 +51,48 @@ var _ channel.Factory = Factory{}
 // New returns a factory of channels. The zero Factory cannot be used. Viable tests the system at
 // its first call and keeps the result.
 func New() Factory {
-	return Factory{viable: probe.Once(Name, func() error {
+	return Factory{name: Name, viable: probe.Once(Name, func() error {
 		_, err := sysid.Process()
 		return err
 	})}
 }
 
-// Viable returns nil if this process can be identified as TensorPipe requires. Otherwise the error
-// matches [errors.ErrUnsupported], as on all systems but Linux. The system is tested at the first
-// call only.
+// ForKind returns a factory of channels for the memory of kind instead of host memory, between any
+// two of its devices, under the given name; TensorPipe's name for the kind "cuda" is "cuda_xth". A
+// copy is enqueued on the target's stream and runs after the work that the source's stream holds at
+// the time of Send; the source's stream waits for it. The host waits for no stream. Memory must be
+// valid on a stream: a transfer of other memory fails with an error that matches device.ErrMemory or
+// device.ErrStream. The factory retains kind.
+func ForKind(name string, kind device.Kind) Factory {
+	return Factory{name: name, kind: kind, viable: probe.Once(name, func() error {
+		if _, err := sysid.Process(); err != nil {
+			return err
+		}
+		return kind.Viable()
+	})}
+}
+
+// Viable returns nil if this process can be identified as TensorPipe requires, and the device kind,
+// if there is one, can be used. Otherwise the error matches [errors.ErrUnsupported], as on all
+// systems but Linux. The system is tested at the first call only.
 func (f Factory) Viable() error { return f.viable() }
 
-// DeviceDescriptors returns a new map with the descriptor of cpu:0, or nil if the channel is not
-// viable. The descriptor identifies the machine and this process.
+// DeviceDescriptors returns a new map with the descriptor of cpu:0, or of each device of the kind, or
+// nil if the channel is not viable. The descriptor identifies the machine, this process and the kind,
+// unless that is cpu.
 func (f Factory) DeviceDescriptors() map[device.Device]string {
 	process, err := sysid.Process()
 	if err != nil {
 		return nil
 	}
-	return map[device.Device]string{device.CPU(): process}
+	if f.kind == nil {
+		return map[device.Device]string{device.CPU(): process}
+	}
+	out := make(map[device.Device]string)
+	for _, d := range f.kind.Devices() {
+		out[d] = process + "_" + f.kind.Name()
+	}
+	return out
 }
 
 // CanCommunicate reports whether the descriptors are equal: both ends are in the same process. If a
@@ -86,10 +115,10 @@ func (f Factory) New(_ context.Context, link channel.Link, _ channel.Role) (chan
 		}
 	}
 	if err != nil {
-		return nil, &channel.Error{Channel: Name, Peer: link.Peer, Err: err}
+		return nil, &channel.Error{Channel: f.name, Peer: link.Peer, Err: err}
 	}
 	if link.Native {
-		return newNative(link), nil
+		return newNative(link, f), nil
 	}
-	return newEnd(link), nil
+	return newEnd(link, f), nil
 }

@@ -19,6 +19,10 @@ type Transfer struct {
 	Done      func(error) // nil after Queue.Cancel
 	Discarded int         // number of bytes to receive and drop, if there is no Buf
 
+	// Written is set by channels that enqueue their copies instead of waiting: the copy out of Buf
+	// must wait for it. It belongs to the owner of the Transfer.
+	Written device.Event
+
 	order *order // nil if the memory is valid at once
 }
 
