@@ -54,10 +54,34 @@ func allocators(t *testing.T, b Backend) []allocator {
 func (p allocator) alloc(n int) device.Buffer {
 	p.t.Helper()
 	if p.streams != nil {
-		return device.Bytes(make([]byte, n)).WithStream(p.stream())
+		return p.hostMemory(n, p.stream())
 	}
 	b, err := p.kind.Alloc(p.device, n, p.stream())
 	require.NoError(p.t, err)
+	return b
+}
+
+// hostAllocator is an optional interface of a device kind. Copies of the kind between devices and other
+// host memory may wait for the device.
+type hostAllocator interface {
+	AllocHost(size int, stream device.Stream) (device.Buffer, error)
+}
+
+// hostMemory returns n bytes of host memory valid on s, so that copies between it and devices do not
+// wait. It stays reachable until the end of the test.
+func (p allocator) hostMemory(n int, s device.Stream) device.Buffer {
+	p.t.Helper()
+	k := p.kind
+	if p.streams != nil {
+		k = p.streams
+	}
+	h, ok := k.(hostAllocator)
+	if !ok || s == nil {
+		return device.Bytes(make([]byte, n)).WithStream(s)
+	}
+	b, err := h.AllocHost(n, s)
+	require.NoError(p.t, err)
+	p.t.Cleanup(func() { runtime.KeepAlive(b) })
 	return b
 }
 
@@ -123,8 +147,9 @@ func (p allocator) want(data []byte, b device.Buffer, what string) {
 // valid at once.
 func (p allocator) snapshot(b device.Buffer) []byte {
 	p.t.Helper()
-	data := make([]byte, b.Len())
-	p.copy(device.Bytes(data), b)
+	host := p.hostMemory(b.Len(), b.Stream())
+	p.copy(host, b)
+	data, _ := host.Contiguous()
 	return data
 }
 
