@@ -54,8 +54,16 @@ type basicFactory struct {
 	out, in []*ring
 }
 
+var (
+	_ channel.Factory        = (*basicFactory)(nil)
+	_ channel.DeviceReporter = (*basicFactory)(nil)
+)
+
 // Viable returns nil if the device kind and the host channel can be used, and otherwise the reason.
 func (f *basicFactory) Viable() error { return errors.Join(f.kind.Viable(), f.host.Viable()) }
+
+// Unusable implements [channel.DeviceReporter].
+func (f *basicFactory) Unusable() map[device.Device]error { return f.kind.Unusable() }
 
 // DeviceDescriptors returns a new map with cpu:0 and all usable GPUs. Each descriptor has the device
 // kind and the host channel's descriptor of cpu:0. The map is nil if that channel has none.

@@ -16,8 +16,8 @@ type basicChunk struct {
 	op     *basicOp
 	offset int
 	size   int
-	id     uint64 // of the transfer of the host channel
-	slot   *slot  // nil if the host channel uses the memory of op
+	id     uint64    // of the transfer of the host channel
+	slot   *ringSlot // nil if the host channel uses the memory of op
 	event  device.Event
 }
 

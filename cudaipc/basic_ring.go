@@ -24,8 +24,8 @@ type ring struct {
 	waiting []*basicEnd
 }
 
-// slot is page-locked memory of a ring that holds one chunk.
-type slot struct {
+// ringSlot is page-locked memory of a ring that holds one chunk.
+type ringSlot struct {
 	ring  *ring
 	block *pinnedBlock
 }
@@ -33,7 +33,7 @@ type slot struct {
 // take returns a slot of at least size bytes for e. If the ring has no more memory it returns nil, and
 // wakes e later. If first is set, because e has no slot of the ring, it always returns a slot. The
 // first call initialises the GPU. The error is that of the driver or ErrClosed.
-func (r *ring) take(e *basicEnd, size int, first bool) (*slot, error) {
+func (r *ring) take(e *basicEnd, size int, first bool) (*ringSlot, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if !first && r.used+size > ringSize {
@@ -58,7 +58,7 @@ func (r *ring) take(e *basicEnd, size int, first bool) (*slot, error) {
 		return nil, err
 	}
 	r.used += len(b.data)
-	return &slot{ring: r, block: b}, nil
+	return &ringSlot{ring: r, block: b}, nil
 }
 
 // copy enqueues a copy of n bytes between a slot and m, memory of the GPU, on the stream of the ring,
@@ -77,7 +77,7 @@ func (r *ring) copy(dst, src driver.Ptr, n int, m *Memory) (device.Event, error)
 
 // free returns s to its ring, and wakes a channel that waits for it. If the copy of s may be running,
 // the memory is used again only after the present work of the ring's stream.
-func (s *slot) free(running bool) {
+func (s *ringSlot) free(running bool) {
 	r := s.ring
 	if !running {
 		r.gpu.pinned.putIdle(s.block)

@@ -3,6 +3,7 @@ package cudaipc
 import (
 	"cmp"
 	"errors"
+	"runtime"
 	"slices"
 	"time"
 
@@ -26,16 +27,21 @@ func (e *basicEnd) wake() {
 	}
 }
 
+// spinTime is the time for which run polls without sleeping: a sleep may last a millisecond, many times
+// as long as a copy of a chunk.
+const spinTime = 100 * time.Microsecond
+
 // run does the work of the channel until there is none. While copies run, or the memory of a tensor is
-// not ready, it polls their events, at growing intervals of at most a millisecond.
+// not ready, it polls their events: at first continually, then at growing intervals of at most a
+// millisecond.
 func (e *basicEnd) run() {
-	interval := firstQuery
+	interval, began := firstQuery, time.Now()
 	timer := time.NewTimer(interval)
 	defer timer.Stop()
 	for {
 		select {
 		case <-e.woken:
-			interval = firstQuery
+			interval, began = firstQuery, time.Now()
 		default:
 		}
 		polling, err := e.step()
@@ -51,11 +57,14 @@ func (e *basicEnd) run() {
 				return
 			}
 			continue
+		case time.Since(began) < spinTime:
+			runtime.Gosched()
+			continue
 		}
 		timer.Reset(interval)
 		select {
 		case <-e.woken:
-			interval = firstQuery
+			interval, began = firstQuery, time.Now()
 		case <-timer.C:
 			interval = min(2*interval, lastQuery)
 		case <-e.lifecycle.Context().Done():

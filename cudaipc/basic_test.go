@@ -1,9 +1,11 @@
 package cudaipc
 
 import (
-	"runtime"
-	"sync/atomic"
-	"testing"; "time"
+	"bytes"
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
 
 	"github.com/stretchr/testify/require"
 
@@ -11,62 +13,12 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/channel/basic"
 	"github.com/tensorpipe-go/tensorpipe/channel/channeltest"
 	"github.com/tensorpipe-go/tensorpipe/channel/xth"
-	"github.com/tensorpipe-go/tensorpipe/cudaipc/cusim"
-	"github.com/tensorpipe-go/tensorpipe/cudaipc/driver"
 	"github.com/tensorpipe-go/tensorpipe/device"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/testwait"
 	"github.com/tensorpipe-go/tensorpipe/transport"
 	"github.com/tensorpipe-go/tensorpipe/transport/mem"
 	"github.com/tensorpipe-go/tensorpipe/uv"
 )
-
-// simulated is a Kind on the simulated driver. At the end of the test it is closed, and the test fails
-// if the driver was misused.
-type simulated struct {
-	*Kind
-	control *cusim.Control
-}
-
-func newSimulated(t *testing.T) simulated {
-	t.Helper()
-	lib := cusim.Library(t)
-	control, err := cusim.Open(lib)
-	require.NoError(t, err)
-	d, err := driver.Open(lib)
-	require.NoError(t, err)
-	k, err := New(d, Options{})
-	require.NoError(t, err)
-	require.NoError(t, k.Viable())
-	misuses := control.Misuse()
-	t.Cleanup(func() {
-		control.ReleaseAll()
-		for _, g := range k.gpus { println("streams", len(g.all), "segments", len(g.memory.segments), "events", len(g.events)) }; at := time.Now(); require.NoError(t, k.Close()); println("close", time.Since(at).String())
-		require.Equal(t, misuses, control.Misuse(), control.LastMisuse())
-		require.NoError(t, control.Set("CUSIM_DELAY_US", ""))
-	})
-	return simulated{k, control}
-}
-
-// hold holds back the work of s until release is called.
-func (s simulated) hold(t *testing.T, stream device.Stream) (release func()) {
-	t.Helper()
-	handle := uintptr(stream.(*Stream).Handle())
-	require.NoError(t, s.control.Hold(handle))
-	return func() { _ = s.control.Release(handle) }
-}
-
-// collected is a Kind that collects unreachable streams and memory regularly. The conformance suite
-// creates a stream for each tensor, and the pacing of the garbage collector does not count them.
-type collected struct {
-	*Kind
-	streams *atomic.Int64
-}
-
-func (c collected) NewStream(d device.Device) (device.Stream, error) {
-	if c.streams.Add(1)%50 == 0 {
-		runtime.GC()
-	}
-	return c.Kind.NewStream(d)
-}
 
 // channelTransports are the transports on which the channels are tested.
 var channelTransports = []struct {
@@ -78,31 +30,130 @@ var channelTransports = []struct {
 	{"uv", func() transport.Transport { return uv.New() }, "127.0.0.1:0"},
 }
 
-// The channels pass the conformance suite, which contains TensorPipe's tests of a channel.
-func TestParity(t *testing.T) {
-	for _, c := range []struct {
-		name     string
-		skips    bool
-		trusts   bool
-		factory  func(k *Kind) channel.Factory
-		hostless bool
-	}{
-		{name: "cuda_xth", skips: true, factory: func(k *Kind) channel.Factory { return xth.ForKind("cuda_xth", k) }},
-		{name: BasicName, trusts: true, factory: func(k *Kind) channel.Factory { return NewBasic(k, basic.New()) }},
-	} {
+// overXTH ends the name of a channel whose host channel is xth.
+const overXTH = "_over_xth"
+
+// gpuChannels are the channels of the tests. host is set for one that serves cpu:0 too.
+var gpuChannels = []struct {
+	name    string
+	factory func(k *Kind) channel.Factory
+	host    bool
+}{
+	{"cuda_xth", func(k *Kind) channel.Factory { return xth.ForKind("cuda_xth", k) }, false},
+	{BasicName, func(k *Kind) channel.Factory { return NewBasic(k, basic.New()) }, true},
+	{BasicName + overXTH, func(k *Kind) channel.Factory { return NewBasic(k, xth.New()) }, true},
+}
+
+// The channels pass the conformance suite, which contains TensorPipe's tests of a channel. Over another
+// host channel the wire form of the compatible dialect is not TensorPipe's.
+func TestChannelConformance(t *testing.T) {
+	for _, c := range gpuChannels {
 		for _, tr := range channelTransports {
 			t.Run(c.name+"/"+tr.name, func(t *testing.T) {
-				s := newSimulated(t)
-				require.NoError(t, s.control.Set("CUSIM_DELAY_US", ""))
-				channeltest.Run(t, channeltest.Backend{
-					Name:              c.name,
-					New:               func(*testing.T) channel.Factory { return c.factory(s.Kind) },
+				f := newFixture(t, Options{})
+				run := channeltest.Run
+				if strings.HasSuffix(c.name, overXTH) {
+					run = channeltest.RunNative
+				}
+				run(t, channeltest.Backend{
+					Name:              strings.TrimSuffix(c.name, overXTH),
+					New:               func(*testing.T) channel.Factory { return c.factory(f.Kind) },
 					Connect:           channeltest.Over(tr.mk(), tr.addr),
-					Kinds:             []device.Kind{collected{s.Kind, new(atomic.Int64)}},
-					Hold:              func(stream device.Stream) func() { return s.hold(t, stream) },
-					SkipsAborted:      c.skips,
-					TrustsCompletions: c.trusts,
+					Kinds:             []device.Kind{f.Kind},
+					Hold:              func(stream device.Stream) func() { return f.hold(stream.(*Stream)) },
+					SkipsAborted:      !c.host,
+					TrustsCompletions: c.host,
 				})
+			})
+		}
+	}
+}
+
+// pair is the two ends of a channel.
+type pair struct {
+	*fixture
+	from, to channel.Channel
+	broken   chan error // errors of Link.Broken of to
+	next     uint64     // id
+}
+
+// openPair returns the ends of a new channel of f over package mem. The native dialect needs a host
+// channel that does not use Link.Host. The ends are closed at the end of the test.
+func openPair(t *testing.T, fix *fixture, f channel.Factory, native bool) *pair {
+	t.Helper()
+	p := &pair{fixture: fix, broken: make(chan error, 2)}
+	near, far := connectedConns(t, f.Connections(native))
+	p.from = openEnd(t, f, native, near, channel.RoleConnect, func(error) {})
+	p.to = openEnd(t, f, native, far, channel.RoleListen, func(err error) { p.broken <- err })
+	return p
+}
+
+// connectedConns returns the ends of n connections of package mem.
+func connectedConns(t *testing.T, n int) (near, far []transport.Conn) {
+	t.Helper()
+	connect := channeltest.Over(mem.New(nil), "")
+	for range n {
+		a, b := connect(t)
+		near, far = append(near, a), append(far, b)
+	}
+	return near, far
+}
+
+func openEnd(t *testing.T, f channel.Factory, native bool, conns []transport.Conn, role channel.Role, broken func(error)) channel.Channel {
+	t.Helper()
+	ch, err := f.New(t.Context(), channel.Link{
+		Native: native, Conns: conns, Peer: "peer", Broken: broken, Logger: slog.New(slog.DiscardHandler),
+	}, role)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, ch.Close(nil)) })
+	return ch
+}
+
+// start begins to move src to dst, and returns a function that waits for both ends.
+func (p *pair) start(t *testing.T, src, dst device.Buffer) (wait func()) {
+	t.Helper()
+	sent, received := make(chan error, 1), make(chan error, 1)
+	p.to.Recv(p.next, dst, func(err error) { received <- err })
+	p.from.Send(p.next, src, func(err error) { sent <- err })
+	p.next++
+	return func() {
+		t.Helper()
+		require.NoError(t, testwait.Finish(t, received))
+		require.NoError(t, testwait.Finish(t, sent))
+	}
+}
+
+// tensor returns memory on the device with that index, valid on a new stream, on which a copy of data
+// into it is enqueued. The index -1 stands for host memory.
+func (f *fixture) tensor(index int, data []byte) device.Buffer {
+	f.Helper()
+	if index < 0 {
+		return device.Bytes(bytes.Clone(data))
+	}
+	b := f.alloc(len(data), f.stream(device.Device{Kind: Name, Index: index}))
+	f.write(b, data)
+	return b
+}
+
+// bytesOf waits for the stream of b and returns its bytes.
+func (f *fixture) bytesOf(b device.Buffer) []byte {
+	f.Helper()
+	if p, ok := b.Contiguous(); ok {
+		return p
+	}
+	return f.read(b)
+}
+
+// inDialects runs test for each channel in both dialects.
+func inDialects(t *testing.T, test func(t *testing.T, p *pair, host bool)) {
+	for _, c := range gpuChannels {
+		for _, native := range []bool{false, true} {
+			if native && c.name == BasicName {
+				continue // needs Link.Host, which the conformance suite has
+			}
+			t.Run(fmt.Sprintf("%s/native=%v", c.name, native), func(t *testing.T) {
+				f := newFixture(t, Options{})
+				test(t, openPair(t, f, c.factory(f.Kind), native), c.host)
 			})
 		}
 	}

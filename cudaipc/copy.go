@@ -157,16 +157,18 @@ func (c *copyOperation) enqueue() error {
 	return nil
 }
 
-// finish makes the stream of b, dst or src, wait for the copy. Memory m of a device that has no
-// stream is used again after the default stream of the device, which waits then.
-func (c *copyOperation) finish(b device.Buffer, m *Memory) error {
+// finish makes the stream of b, dst or src, wait for the copy. Memory m of a device that has no stream
+// is used again after the copy, for which no stream of the application waits.
+func (c *copyOperation) finish(b device.Buffer, m *Memory) (err error) {
 	s, ok := b.Stream().(*Stream)
-	if !ok {
-		if m == nil {
-			return nil
-		}
-		var err error
-		if s, err = m.gpu.defaultStream(); err != nil {
+	switch {
+	case ok:
+	case m == nil:
+		return nil
+	case m.gpu == c.gpu:
+		s = c.stream
+	default: // an event that guards memory must be one of the memory's device
+		if s, err = m.gpu.ownStream(&m.gpu.foreign); err != nil {
 			return err
 		}
 	}

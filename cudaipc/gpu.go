@@ -39,6 +39,7 @@ type gpu struct {
 	shared   []driver.Event  // every event for other processes
 	retired  []retiredEvent  // of shared, that peers may still use
 	standard *Stream         // the default stream
+	foreign  *Stream         // waits for work of other devices that uses memory of this one
 }
 
 func newGPU(k *Kind, index int, o Options) *gpu {
@@ -176,9 +177,12 @@ func (g *gpu) order(after, before driver.Stream) error {
 }
 
 // defaultStream returns the stream for buffers without one.
-func (g *gpu) defaultStream() (*Stream, error) {
+func (g *gpu) defaultStream() (*Stream, error) { return g.ownStream(&g.standard) }
+
+// ownStream returns the stream in *field, a field of g, which it creates at first.
+func (g *gpu) ownStream(field **Stream) (*Stream, error) {
 	g.mu.Lock()
-	s := g.standard
+	s := *field
 	g.mu.Unlock()
 	if s != nil {
 		return s, nil
@@ -189,10 +193,10 @@ func (g *gpu) defaultStream() (*Stream, error) {
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.standard == nil {
-		g.standard = s
+	if *field == nil {
+		*field = s
 	}
-	return g.standard, nil
+	return *field, nil
 }
 
 // drain waits until the streams of g have no work left, and for the goroutines that wait for g.

@@ -61,22 +61,18 @@ func (p allocator) alloc(n int) device.Buffer {
 	return b
 }
 
-// hostAllocator is an optional interface of a device kind. Copies of the kind between devices and other
-// host memory may wait for the device.
+// hostAllocator is an optional interface of a device kind whose copies wait for the device if other host
+// memory is valid on a stream.
 type hostAllocator interface {
 	AllocHost(size int, stream device.Stream) (device.Buffer, error)
 }
 
-// hostMemory returns n bytes of host memory valid on s, so that copies between it and devices do not
-// wait. It stays reachable until the end of the test.
+// hostMemory returns n bytes of host memory valid on s, a stream of p.streams. Copies between it and
+// devices do not wait. It stays reachable until the end of the test.
 func (p allocator) hostMemory(n int, s device.Stream) device.Buffer {
 	p.t.Helper()
-	k := p.kind
-	if p.streams != nil {
-		k = p.streams
-	}
-	h, ok := k.(hostAllocator)
-	if !ok || s == nil {
+	h, ok := p.streams.(hostAllocator)
+	if !ok {
 		return device.Bytes(make([]byte, n)).WithStream(s)
 	}
 	b, err := h.AllocHost(n, s)
@@ -147,9 +143,8 @@ func (p allocator) want(data []byte, b device.Buffer, what string) {
 // valid at once.
 func (p allocator) snapshot(b device.Buffer) []byte {
 	p.t.Helper()
-	host := p.hostMemory(b.Len(), b.Stream())
-	p.copy(host, b)
-	data, _ := host.Contiguous()
+	data := make([]byte, b.Len())
+	p.copy(device.Bytes(data), b)
 	return data
 }
 

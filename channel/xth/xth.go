@@ -46,7 +46,10 @@ type Factory struct {
 	viable func() error
 }
 
-var _ channel.Factory = Factory{}
+var (
+	_ channel.Factory        = Factory{}
+	_ channel.DeviceReporter = Factory{}
+)
 
 // New returns a factory of channels. The zero Factory cannot be used. Viable tests the system at
 // its first call and keeps the result.
@@ -93,6 +96,14 @@ func (f Factory) DeviceDescriptors() map[device.Device]string {
 		out[d] = process + "_" + f.kind.Name()
 	}
 	return out
+}
+
+// Unusable implements [channel.DeviceReporter], for a device kind with a method of that name and type.
+func (f Factory) Unusable() map[device.Device]error {
+	if k, ok := f.kind.(interface{ Unusable() map[device.Device]error }); ok {
+		return k.Unusable()
+	}
+	return nil
 }
 
 // CanCommunicate reports whether the descriptors are equal: both ends are in the same process. If a

@@ -1,0 +1,151 @@
+package cudaipc
+
+import (
+	"bytes"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tensorpipe-go/tensorpipe/channel/basic"
+	"github.com/tensorpipe-go/tensorpipe/channel/xth"
+	"github.com/tensorpipe-go/tensorpipe/device"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/parity"
+)
+
+// gpuCase is one of TensorPipe's tests of channels for GPUs: a tensor between two devices, or -1 for
+// host memory.
+type gpuCase struct {
+	name     string
+	from, to int
+	host     bool // needs a channel that serves host memory
+	size     int
+}
+
+// TensorPipe's tests of GPU channels: tensors move between the given devices, and only the contexts of
+// these are initialised.
+func TestParityDevices(t *testing.T) {
+	for _, c := range []gpuCase{
+		{name: "SendAcrossDevices", from: 0, to: 1, size: 256},
+		{name: "SendReverseAcrossDevices", from: 1, to: 0, size: 256},
+		{name: "SendAcrossNonDefaultDevices", from: 1, to: 1, size: 256},
+		{name: "SendFromCpuToGpu", from: -1, to: 0, host: true, size: 1024},
+		{name: "SendFromGpuToCpu", from: 0, to: -1, host: true, size: 1024},
+		{name: "SendFromCpuToCpu", from: -1, to: -1, host: true, size: 1024},
+	} {
+		inDialects(t, func(t *testing.T, p *pair, host bool) {
+			if c.host && !host {
+				return // the channel does not serve host memory
+			}
+			parity.Case(t, "tensorpipe/channel."+c.name, func(t *testing.T) {
+				data := pattern(1, c.size)
+				src, dst := p.tensor(c.from, data), p.tensor(c.to, make([]byte, c.size))
+				p.start(t, src, dst)()
+				require.Equal(t, data, p.bytesOf(dst))
+				for _, d := range p.Devices() {
+					active, err := p.Driver().PrimaryContextActive(d.Index)
+					require.NoError(t, err)
+					require.Equal(t, d.Index == c.from || d.Index == c.to, active, "%v", d)
+				}
+			})
+		})
+	}
+}
+
+// A tensor that is written by slow work on its stream, enqueued before Send, arrives as written.
+func TestParityStreams(t *testing.T) {
+	inDialects(t, func(t *testing.T, p *pair, _ bool) {
+		parity.Case(t, "tensorpipe/channel.ReceiverWaitsForStartEvent", func(t *testing.T) {
+			require.NoError(t, p.control.Set("CUSIM_DELAY_US", "2000"))
+			src, dst := p.tensor(0, pattern(1, 4096)), p.tensor(0, make([]byte, 4096))
+			require.NoError(t, p.Copy(src, device.Bytes(pattern(2, 4096))))
+			p.start(t, src, dst)()
+			require.Equal(t, pattern(2, 4096), p.bytesOf(dst))
+		})
+	})
+}
+
+// A tensor that begins within an allocation arrives.
+func TestParityOffset(t *testing.T) {
+	inDialects(t, func(t *testing.T, p *pair, _ bool) {
+		parity.Case(t, "tensorpipe/channel.SendOffsetAllocation", func(t *testing.T) {
+			data := pattern(1, 2000)
+			src, dst := p.tensor(0, data), p.tensor(0, make([]byte, 2000))
+			p.start(t, src.Slice(128, 1000), dst.Slice(500, 1000))()
+			got := p.bytesOf(dst)
+			require.Equal(t, data[128:1128], got[500:1500])
+			require.Equal(t, make([]byte, 500), got[:500])
+			require.Equal(t, make([]byte, 500), got[1500:])
+		})
+	})
+}
+
+// The descriptors have the form of TensorPipe's, and two of host memory cannot communicate.
+func TestParityDescriptors(t *testing.T) {
+	s := newFixture(t, Options{})
+	f := NewBasic(s.Kind, basic.New())
+	d := f.DeviceDescriptors()
+	require.Len(t, d, 1+len(s.Devices()))
+	cpu, gpu := d[device.CPU()], d[s.Devices()[1]]
+	require.Equal(t, "\xb9\x02\xbd\x03cpu\xbd\x03any", cpu)
+	require.Equal(t, "\xb9\x02\xbd\x04cuda\xbd\x03any", gpu)
+	parity.Case(t, "tensorpipe/channel.CudaBasicCannotCommunicateCpuToCpu", func(t *testing.T) {
+		require.False(t, f.CanCommunicate(cpu, cpu))
+		require.True(t, f.CanCommunicate(cpu, gpu))
+		require.True(t, f.CanCommunicate(gpu, cpu))
+		require.True(t, f.CanCommunicate(gpu, gpu))
+	})
+	other := NewBasic(s.Kind, xth.New()).DeviceDescriptors()
+	require.False(t, f.CanCommunicate(gpu, other[s.Devices()[0]]), "another host channel")
+	require.False(t, f.CanCommunicate(gpu, "\xb9\x02\xbd\x03npu\xbd\x03any"), "another kind")
+}
+
+// With the work of all devices held back, every call returns, and the channels wait for no device.
+func TestNoCallWaitsForADevice(t *testing.T) {
+	inDialects(t, func(t *testing.T, p *pair, _ bool) {
+		var waits []func()
+		var sources, targets []device.Buffer
+		for i := range 4 {
+			sources = append(sources, p.tensor(i%2, pattern(i, 5<<20)))
+			targets = append(targets, p.tensor((i+1)%2, make([]byte, 5<<20)))
+		}
+		before := p.control.Blocking()
+		p.control.HoldAll()
+		for i := range sources {
+			waits = append(waits, p.start(t, sources[i], targets[i]))
+		}
+		p.control.ReleaseAll()
+		for _, wait := range waits {
+			wait()
+		}
+		require.Equal(t, before, p.control.Blocking())
+		for i, dst := range targets {
+			require.True(t, bytes.Equal(pattern(i, 5<<20), p.bytesOf(dst)), "tensor %d", i)
+		}
+	})
+}
+
+// The memory and the slots of many messages are those of a few.
+func TestManyMessagesUseTheSameMemory(t *testing.T) {
+	inDialects(t, func(t *testing.T, p *pair, _ bool) {
+		src, dst := p.tensor(0, pattern(1, 1000)), p.tensor(1, make([]byte, 1000))
+		calls := func() (n int) {
+			for _, f := range []string{"cuMemAlloc_v2", "cuMemHostAlloc", "cuStreamCreate", "cuEventCreate"} {
+				n += p.control.Calls(f)
+			}
+			return n
+		}
+		move := func(n int) {
+			for i := range n {
+				p.start(t, src, dst)()
+				if i%50 == 0 { // the simulator limits the work of a stream
+					require.NoError(t, dst.Stream().Synchronize(t.Context()))
+				}
+			}
+		}
+		move(100)
+		before := calls()
+		move(10_000)
+		require.Less(t, calls()-before, 200, "calls that create something")
+		require.Equal(t, pattern(1, 1000), p.bytesOf(dst))
+	})
+}
