@@ -121,15 +121,14 @@ func (g *gpu) takeStream() (driver.Stream, error) {
 		return 0, err
 	}
 	g.all = append(g.all, s)
-	if n := len(g.all); n >= leastCollected && n&(n-1) == 0 {
+	if len(g.all)%collectedStreams == 0 {
 		go runtime.GC() // finds streams that are unreachable
 	}
 	return s, nil
 }
 
-// leastCollected is the number of streams at which a first garbage collection starts; the next ones
-// start whenever their number has doubled.
-const leastCollected = 64
+// collectedStreams is the number of new streams after which a garbage collection starts.
+const collectedStreams = 64
 
 // putStream keeps s for reuse. Streams are not destroyed before Close, because memory is kept for
 // reuse in the order of the stream on which it was used.

@@ -8,9 +8,7 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/channel"
 	"github.com/tensorpipe-go/tensorpipe/channel/channeltest"
 	"github.com/tensorpipe-go/tensorpipe/device"
-	"github.com/tensorpipe-go/tensorpipe/internal/testutil/race"
 	"github.com/tensorpipe-go/tensorpipe/transport/mem"
-	"github.com/tensorpipe-go/tensorpipe/uv"
 )
 
 // ownIPC makes channels between two ends in one process, for which the simulator maps handles of its own
@@ -34,15 +32,10 @@ func (f *fixture) ipcBackend(connect channeltest.Connect) channeltest.Backend {
 	}
 }
 
-// Both ends are in one process here; those of TestParity of pipe/samehost are in two.
+// Both ends are in one process here; those of the tests of pipe/samehost are in two.
 func TestIPCConformance(t *testing.T) {
-	over := map[string]channeltest.Connect{"mem": channeltest.Over(mem.New(nil), ""), "uv": channeltest.Over(uv.New(), "127.0.0.1:0")}
-	for _, name := range race.Pick([]string{"mem", "uv"}, []string{"mem"}) {
-		t.Run(name, func(t *testing.T) {
-			f := newFixture(t, Options{})
-			channeltest.Run(t, f.ipcBackend(over[name]))
-		})
-	}
+	f := newFixture(t, Options{})
+	channeltest.Run(t, f.ipcBackend(channeltest.Over(mem.New(nil), "")))
 }
 
 // A process cannot map its own memory.
