@@ -33,8 +33,8 @@ var probeEntry = entry{
 	usage:   "[flags]",
 	summary: "list what works on this machine, with the reasons for the rest",
 	help: `Lists the transports, channels and dialects that pipes can use on this machine,
-with the reason if one does not work, and facts about the machine on which the common
-paths of two processes depend.
+with the reason if one does not work, and facts about the machine and its GPUs on which
+the common paths of two processes depend.
 
 With -to it opens a pipe to a peer that listens, an echo for example, and prints its
 path: the dialect, the transport, the channel for each pair of devices and size of
@@ -63,6 +63,7 @@ type findings struct {
 	Transports []finding `json:"transports"`
 	Channels   []finding `json:"channels"`
 	Dialects   []finding `json:"dialects"`
+	GPUs       []finding `json:"gpus"`
 	Machine    []finding `json:"machine"`
 }
 
@@ -91,7 +92,8 @@ func (p *probe) run(ctx context.Context, s streams) error {
 }
 
 // look returns for each transport and channel of profile whether it works on this machine, or the
-// reason why not. The result also lists the dialects and the facts about the machine.
+// reason why not. The result also lists the dialects, the GPUs with their channels, and the facts about
+// the machine.
 func look(profile tensorpipe.Profile) findings {
 	var f findings
 	for _, e := range profile.Transports {
@@ -104,6 +106,8 @@ func look(profile tensorpipe.Profile) findings {
 		{string(pipe.DialectCompatible), true, "the protocol of TensorPipe's C++ library"},
 		{string(pipe.DialectNative), true, "between two ends of this library"},
 	}
+	found, channels := gpus()
+	f.GPUs, f.Channels = found, append(f.Channels, channels...)
 	f.Machine = machine()
 	return f
 }
@@ -170,7 +174,7 @@ func (f findings) print(w io.Writer) error {
 	for _, group := range []struct {
 		title string
 		list  []finding
-	}{{"transport", f.Transports}, {"channel", f.Channels}, {"dialect", f.Dialects}, {"machine", f.Machine}} {
+	}{{"transport", f.Transports}, {"channel", f.Channels}, {"dialect", f.Dialects}, {"gpu", f.GPUs}, {"machine", f.Machine}} {
 		for _, one := range group.list {
 			works := "no"
 			if one.Works {
