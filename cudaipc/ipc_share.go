@@ -171,7 +171,7 @@ type imported struct {
 	users int // channels
 }
 
-// importTable has what the channels of a Kind have mapped. Each thing is mapped once, because the
+// importTable has the memory and events that the channels of a Kind have mapped. Each is mapped once, because the
 // driver may refuse to map it twice, and unmapped when the last channel that uses it has closed.
 type importTable struct {
 	mu  sync.Mutex

@@ -33,8 +33,8 @@ func (m *Memory) Ptr() driver.Ptr { return m.ptr }
 //
 // The error matches device.ErrDevice, device.ErrStream, device.ErrSize, ErrClosed or
 // ErrOutOfMemory, or is that of the driver. If the memory is exhausted, Alloc starts a garbage
-// collection, because unreachable buffers hold memory until then; [Kind.Trim] frees what is kept for
-// reuse in pieces that are too small.
+// collection, because unreachable buffers hold memory until then; [Kind.Trim] frees the free
+// memory that is in pieces too small.
 func (k *Kind) Alloc(d device.Device, size int, stream device.Stream) (device.Buffer, error) {
 	g, err := k.gpuOf(d)
 	if err != nil {

@@ -103,8 +103,8 @@ func (b *outbox) reset(end importer) {
 	b.users = append(slices.DeleteFunc(b.users, importer.dead), end)
 }
 
-// describe returns what the peer needs to map b, in the first call for a user, and otherwise nil.
-// TensorPipe keeps what it has mapped by the name of the process, so that each outbox has another one.
+// describe returns the handles by which the peer maps b, in the first call for a user, and otherwise
+// nil. TensorPipe keeps mappings by the name of the process, so that each outbox has another one.
 func (b *outbox) describe() *wire.CUDAIPCOutbox {
 	if b.described {
 		return nil

@@ -14,8 +14,8 @@ var allocationCases = []testCase{
 	{"EventDone", 1, allocationsOfEventDone},
 }
 
-// wantNoAllocations checks that call allocates no Go memory. Under the race detector, where pools drop
-// what they keep at random, it only makes the calls.
+// wantNoAllocations checks that call allocates no Go memory. Under the race detector it only makes the
+// calls, because pools drop objects at random there.
 func (f *fixture) wantNoAllocations(name string, call func()) {
 	f.Helper()
 	if race.Enabled {
