@@ -100,7 +100,9 @@ func (f Factory) DeviceDescriptors() map[device.Device]string {
 
 // Unusable implements [channel.DeviceReporter], for a device kind with a method of that name and type.
 func (f Factory) Unusable() map[device.Device]error {
-	if k, ok := f.kind.(interface{ Unusable() map[device.Device]error }); ok {
+	if k, ok := f.kind.(interface {
+		Unusable() map[device.Device]error
+	}); ok {
 		return k.Unusable()
 	}
 	return nil
