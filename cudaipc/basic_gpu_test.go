@@ -37,6 +37,7 @@ func TestParityDevices(t *testing.T) {
 				return // the channel does not serve host memory
 			}
 			parity.Case(t, "tensorpipe/channel."+c.name, func(t *testing.T) {
+				p.set("CUSIM_DELAY_US", "500")
 				data := pattern(1, c.size)
 				src, dst := p.tensor(c.from, data), p.tensor(c.to, make([]byte, c.size))
 				p.start(t, src, dst)()
@@ -102,6 +103,7 @@ func TestParityDescriptors(t *testing.T) {
 // With the work of all devices held back, every call returns, and the channels wait for no device.
 func TestNoCallWaitsForADevice(t *testing.T) {
 	inDialects(t, func(t *testing.T, p *pair, _ bool) {
+		p.set("CUSIM_DELAY_US", "100")
 		var waits []func()
 		var sources, targets []device.Buffer
 		for i := range 4 {

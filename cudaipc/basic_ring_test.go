@@ -164,3 +164,22 @@ func large(seed, n int) []byte {
 	const period = 4099 // a prime, so that bytes at a wrong offset differ
 	return bytes.Repeat(pattern(seed, period), n/period+1)[:n]
 }
+
+// A slot whose copy still runs when the channel closes is not used by another channel before the copy
+// has completed.
+func TestSlotOfARunningCopyIsNotReused(t *testing.T) {
+	inBasicDialects(t, func(t *testing.T, f *fixture, b *basicFactory, native bool) {
+		targets := []device.Buffer{f.tensor(1, make([]byte, 1000)), f.tensor(1, make([]byte, 1000)), f.tensor(1, make([]byte, 1000))}
+		first := openPair(t, f, b, native)
+		first.start(t, f.tensor(-1, pattern(0, 1000)), targets[0])() // creates the ring's stream
+		f.synchronize(targets[0].Stream())
+		release := f.hold(b.in[1].stream)
+		first.start(t, f.tensor(-1, pattern(1, 1000)), targets[1])()
+		require.NoError(t, first.to.Close(nil))
+		openPair(t, f, b, native).start(t, f.tensor(-1, pattern(2, 1000)), targets[2])()
+		release()
+		for i, dst := range targets {
+			require.Equal(t, pattern(i, 1000), f.bytesOf(dst), "tensor %d", i)
+		}
+	})
+}
