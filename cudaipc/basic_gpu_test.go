@@ -151,3 +151,25 @@ func TestManyMessagesUseTheSameMemory(t *testing.T) {
 		require.Equal(t, pattern(1, 1000), p.bytesOf(dst))
 	})
 }
+
+// A transfer of cuda_xth to another device delays the stream of the source, and no other stream of that
+// device.
+func TestXTHDelaysNoOtherStream(t *testing.T) {
+	f := newFixture(t, Options{})
+	p := openPair(t, f, xth.ForKind("cuda_xth", f.Kind), true)
+	src, dst := f.tensor(0, pattern(1, 100)), f.tensor(1, make([]byte, 100))
+	f.synchronize(dst.Stream())
+	release := f.hold(dst.Stream().(*Stream))
+	p.start(t, src, dst)()
+	other, err := f.Alloc(f.zero, 100, nil) // on the default stream
+	require.NoError(t, err)
+	f.synchronize(other.Stream())
+	written, err := src.Stream().Record()
+	require.NoError(t, err)
+	done, err := written.Done()
+	require.NoError(t, err)
+	require.False(t, done, "the source's stream waits for the copy")
+	written.Release()
+	release()
+	require.Equal(t, pattern(1, 100), f.bytesOf(dst))
+}

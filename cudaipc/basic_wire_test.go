@@ -118,7 +118,7 @@ func TestHostileControlFrames(t *testing.T) {
 			e.Send(1, f.tensor(0, make([]byte, 10)), func(err error) { failed <- err })
 			e.Recv(2, f.tensor(0, make([]byte, 10)), func(err error) { failed <- err })
 			require.Equal(t, nativeFrame(frameWanted, 2)[0], readFrame(t, far[2]))
-			require.NoError(t, far[2].WriteFrames(frames...))
+			_ = far[2].WriteFrames(frames...) // fails if the channel has closed the connection before its end
 			require.ErrorIs(t, testwait.Finish(t, broken), channel.ErrProtocol)
 			require.ErrorIs(t, testwait.Finish(t, failed), channel.ErrProtocol)
 			require.ErrorIs(t, testwait.Finish(t, failed), channel.ErrProtocol)
