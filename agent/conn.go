@@ -77,7 +77,7 @@ func (c *conn) startReading() bool {
 	}
 	a.work.Add(1)
 	if a.events.PeerConnected != nil {
-		a.events.PeerConnected(PeerConnectedInfo{c.peer, c.pipe.RemoteAddr()})
+		a.events.PeerConnected(PeerConnectedInfo{c.peer, c.pipe.RemoteAddr(), c.pipe.Plan()})
 	}
 	a.log.Debug("pipe up", "peer", c.peer.Name, "address", c.pipe.RemoteAddr())
 	go c.readLoop(&leader{conn: c})

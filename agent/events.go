@@ -3,6 +3,8 @@ package agent
 import (
 	"errors"
 	"time"
+
+	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
 
 // Events are functions that report what an agent does, for traces and metrics. Each may be nil. A
@@ -107,7 +109,8 @@ var ErrRepeated = errors.New("failure sent again")
 // PeerConnectedInfo describes a pipe that has been opened.
 type PeerConnectedInfo struct {
 	Worker  WorkerInfo
-	Address string // of the other end
+	Address string     // of the other end
+	Plan    *pipe.Plan // must not be changed
 }
 
 // PeerLostInfo describes a pipe that has ended. Err matches ErrClosed if this agent is closed, and

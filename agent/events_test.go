@@ -406,6 +406,7 @@ func TestPeerEvents(t *testing.T) {
 				case agent.PeerConnectedInfo:
 					require.Equal(t, group[1-rank].Self(), i.Worker)
 					require.NotEmpty(t, i.Address)
+					require.Equal(t, "mem", i.Plan.Transport)
 				case agent.PeerLostInfo:
 					require.Equal(t, group[1-rank].Self(), i.Worker)
 					require.ErrorIs(t, i.Err, []error{agent.ErrUnreachable, agent.ErrClosed}[rank])
