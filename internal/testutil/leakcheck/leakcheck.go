@@ -77,14 +77,15 @@ func Begin() Baseline {
 // Leaks returns lines for the goroutines, descriptors and mappings that are open now and were not
 // when b was made: one line for all goroutines, and one for each file with more descriptors or
 // mapped bytes. It returns nil if there are none. It waits some seconds for resources that are
-// about to be released, and collects garbage meanwhile.
-func (b Baseline) Leaks() []string {
+// about to be released, and collects garbage meanwhile. Descriptors and mappings of files whose names
+// begin with one of kept are no leaks.
+func (b Baseline) Leaks(kept ...string) []string {
 	return settle(func() []string {
 		var out []string
 		if err := goleak.Find(b.goroutines); err != nil {
 			out = append(out, "goroutines: "+err.Error())
 		}
-		return append(out, inUse().since(b.resources)...)
+		return append(out, inUse().without(kept).since(b.resources)...)
 	})
 }
 

@@ -2,8 +2,11 @@ package leakcheck
 
 import (
 	"fmt"
+	"maps"
 	"runtime"
+	"slices"
 	"sort"
+	"strings"
 	"time"
 )
 
@@ -19,6 +22,16 @@ type usage struct {
 func (u usage) since(before usage) []string {
 	out := grown("descriptors", u.descriptors, before.descriptors)
 	return append(out, grown("mapped bytes", u.mapped, before.mapped)...)
+}
+
+// without removes the files whose names begin with one of prefixes from u, and returns u.
+func (u usage) without(prefixes []string) usage {
+	for _, files := range []map[string]int{u.descriptors, u.mapped} {
+		maps.DeleteFunc(files, func(name string, _ int) bool {
+			return slices.ContainsFunc(prefixes, func(p string) bool { return strings.HasPrefix(name, p) })
+		})
+	}
+	return u
 }
 
 func grown(unit string, now, before map[string]int) []string {

@@ -39,6 +39,15 @@ func TestCheckFindsDescriptor(t *testing.T) {
 	require.Len(t, checked.errors, 1)
 }
 
+// Leaks does not report files that the caller declares to be kept.
+func TestKeptFiles(t *testing.T) {
+	start := Begin()
+	fd, err := syscall.Open(os.Args[0], syscall.O_RDONLY|syscall.O_CLOEXEC, 0)
+	require.NoError(t, err)
+	require.Empty(t, start.Leaks("/no file", filepath.Dir(os.Args[0])))
+	require.NoError(t, syscall.Close(fd))
+}
+
 // Check does not report the descriptors that the Go runtime opens at the first use of a pollable
 // file.
 func TestPollerIsNoLeak(t *testing.T) {

@@ -30,6 +30,7 @@ type Member struct {
 
 	ctx   context.Context // ends before the test stops waiting for the process
 	lines chan string
+	kept  []string // see Keep
 }
 
 func environment(world int, store string) []string {
@@ -82,7 +83,7 @@ func (m *Member) run(f func(*Member) error) {
 		fatal(err)
 	}
 	cancel()
-	if leaks := before.Leaks(); len(leaks) > 0 {
+	if leaks := before.Leaks(m.kept...); len(leaks) > 0 {
 		fatal(fmt.Errorf("leaked: %s", strings.Join(leaks, "\n")))
 	}
 	os.Exit(0)
@@ -115,6 +116,10 @@ func (m *Member) readLines() {
 // Context returns a context that ends when three quarters of [Limit] have passed since the member
 // began, before the test fails because of Limit.
 func (m *Member) Context() context.Context { return m.ctx }
+
+// Keep declares that this process keeps files whose names begin with prefix open or mapped until it exits,
+// which are no leaks then.
+func (m *Member) Keep(prefix string) { m.kept = append(m.kept, prefix) }
 
 // Name returns "worker" followed by the rank, the usual name of the worker that this process is.
 func (m *Member) Name() string { return "worker" + strconv.Itoa(m.Rank) }

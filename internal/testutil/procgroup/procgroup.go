@@ -17,7 +17,7 @@
 //	}
 //
 // Each member runs the test function from its beginning up to Start, so Start should be
-// called first. A test, or a subtest, has one group.
+// called first. A test, or a subtest, has one group, which its subtests can use: see Group.In.
 //
 // After [Limit] the test fails. Processes that still run when the test ends get SIGQUIT; if
 // the test failed, its log contains their standard error with the stacks of their goroutines.
@@ -66,6 +66,13 @@ func Start(t testing.TB, n int, run func(m *Member) error) *Group {
 		g.start(rank)
 	}
 	return g
+}
+
+// In returns the same group for use by the subtest t, which ends when an operation fails.
+func (g *Group) In(t testing.TB) *Group {
+	sub := *g
+	sub.t = t
+	return &sub
 }
 
 func (g *Group) start(rank int) {

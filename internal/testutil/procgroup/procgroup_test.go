@@ -30,6 +30,28 @@ func TestGroup(t *testing.T) {
 	group.Wait()
 }
 
+// A subtest uses the group of its test.
+func TestGroupOfParent(t *testing.T) {
+	group := procgroup.Start(t, 1, func(m *procgroup.Member) error {
+		for range 2 {
+			line, err := m.ReadLine()
+			if err != nil {
+				return err
+			}
+			m.Send(line)
+		}
+		return nil
+	})
+	for _, name := range []string{"one", "two"} {
+		t.Run(name, func(t *testing.T) {
+			group := group.In(t)
+			group.SendAll(name)
+			require.Equal(t, name, group.ReadLine(0))
+		})
+	}
+	group.Wait()
+}
+
 // A member that was stopped reads a line that was sent to it meanwhile after Continue.
 func TestStop(t *testing.T) {
 	group := procgroup.Start(t, 1, func(m *procgroup.Member) error {

@@ -1,0 +1,96 @@
+package cudagroup
+
+import (
+	"context"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tensorpipe-go/tensorpipe/agent"
+	"github.com/tensorpipe-go/tensorpipe/cudaipc"
+	"github.com/tensorpipe-go/tensorpipe/device"
+	"github.com/tensorpipe-go/tensorpipe/tensor"
+	"github.com/tensorpipe-go/tensorpipe/tensor/ops"
+)
+
+// SleepTime is how long a kernel runs in place of the long ones of PyTorch's tests. Work that does not wait
+// for it is done much earlier.
+const SleepTime = 20 * time.Millisecond
+
+// GPU returns the device with that index, or device.CPU() if the index is negative.
+func GPU(index int) device.Device {
+	if index < 0 {
+		return device.CPU()
+	}
+	return device.Device{Kind: cudaipc.Name, Index: index}
+}
+
+// Map returns a device map from the GPU with index i to the one with index to[i]; see GPU.
+func Map(to map[int]int) agent.DeviceMap {
+	m := agent.DeviceMap{}
+	for i, j := range to {
+		m[GPU(i)] = GPU(j)
+	}
+	return m
+}
+
+// Stream returns a new stream on d.
+func (w *Worker) Stream(d device.Device) device.Stream {
+	s, err := w.Kind.NewStream(d)
+	require.NoError(w, err)
+	return s
+}
+
+// Sleep makes the current stream of ctx on d wait for SleepTime.
+func (w *Worker) Sleep(ctx context.Context, d device.Device) error {
+	return w.Kind.Sleep(device.StreamFrom(ctx, d), SleepTime)
+}
+
+// Full returns a float32 tensor of this shape on d whose elements are value, made on the host and valid on
+// the stream of the case.
+func (w *Worker) Full(value float64, d device.Device, shape ...int) *tensor.Tensor {
+	x, err := w.Engine.Full(w.ctx, tensor.F32, ops.Float(value), shape...)
+	require.NoError(w, err)
+	x, err = w.Engine.To(w.ctx, x, d)
+	require.NoError(w, err)
+	return x
+}
+
+// Current returns x as valid on the current stream of ctx, which it does not make wait for the stream on
+// which x was valid: tensors of PyTorch have no streams, and their users have to wait. x must be
+// contiguous. A tensor on the host is returned as it is.
+func Current(ctx context.Context, x *tensor.Tensor) (*tensor.Tensor, error) {
+	s := device.StreamFrom(ctx, x.Device())
+	if s == nil {
+		return x, nil
+	}
+	b, err := x.Buffer()
+	if err != nil {
+		return nil, err
+	}
+	return tensor.FromBuffer(b.WithStream(s), x.DType(), x.Shape()...)
+}
+
+// Host returns a copy of x, which must be contiguous, in host memory. A tensor on a GPU is read on the
+// current stream of the case, without a wait for the stream on which x is valid.
+func (w *Worker) Host(x *tensor.Tensor) *tensor.Tensor {
+	require.NotNil(w, x)
+	x, err := Current(w.ctx, x)
+	require.NoError(w, err)
+	x, err = w.Engine.To(w.ctx, x, device.CPU())
+	require.NoError(w, err)
+	return x
+}
+
+// RequireFull requires that x, read as by Host, is a float32 tensor of this shape on d whose elements are
+// value.
+func (w *Worker) RequireFull(x *tensor.Tensor, value float64, d device.Device, shape ...int) {
+	require.NotNil(w, x)
+	require.Equal(w, d, x.Device())
+	require.Equal(w, shape, x.Shape())
+	got, err := tensor.Data[float32](w.Host(x))
+	require.NoError(w, err)
+	for i, v := range got {
+		require.Equal(w, float32(value), v, "element %d of %d", i, len(got))
+	}
+}
