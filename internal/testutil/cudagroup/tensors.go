@@ -71,6 +71,20 @@ func Current(ctx context.Context, x *tensor.Tensor) (*tensor.Tensor, error) {
 	return tensor.FromBuffer(b.WithStream(s), x.DType(), x.Shape()...)
 }
 
+// Ordered returns x as Current does, after it has made the current stream of ctx wait for the one on which x is valid.
+func Ordered(ctx context.Context, x *tensor.Tensor) (*tensor.Tensor, error) {
+	b, err := x.Buffer()
+	if err != nil {
+		return nil, err
+	}
+	if s := device.StreamFrom(ctx, x.Device()); s != nil && b.Stream() != nil {
+		if err := s.WaitFor(b.Stream()); err != nil {
+			return nil, err
+		}
+	}
+	return Current(ctx, x)
+}
+
 // Host returns a copy of x, which must be contiguous, in host memory. A tensor on a GPU is read on the
 // current stream of the case, without a wait for the stream on which x is valid.
 func (w *Worker) Host(x *tensor.Tensor) *tensor.Tensor {
