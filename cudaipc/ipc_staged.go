@@ -23,7 +23,8 @@ import (
 // stagedEnd is one end of a channel in the compatible dialect, with the wire form of TensorPipe. The
 // sender copies each tensor in parts into slots of its outbox and announces each part on the first
 // connection. The receiver copies the part out of the slot and confirms on the second connection that
-// the copy is enqueued. Sender and receiver of a part both record the event of its slot, in turn: the
+// the copy is enqueued. A Send completes with its last confirmation: an end without Sends may close the
+// channel, and then its peer can confirm nothing. Sender and receiver of a part both record the event of its slot, in turn: the
 // receiver waits for the sender's record, and the next sender of the slot for the receiver's.
 type stagedEnd struct {
 	kind      *Kind
@@ -39,15 +40,18 @@ type stagedEnd struct {
 	outboxes map[*gpu]*outbox              // used by the goroutine that sends
 	remote   map[int32]*wire.CUDAIPCOutbox // the peer's, by device; used by the goroutine that receives
 
+	sent chan struct{} // closed after the last announcement
+
 	mu          sync.Mutex
-	outstanding fifo.Queue[slot] // announced and not confirmed
+	outstanding fifo.Queue[part] // announced and not confirmed
 	aborted     error            // the cause of the Abort that ends the channel
 }
 
-// slot is a slot of an outbox.
-type slot struct {
+// part is a part of a tensor in a slot of an outbox.
+type part struct {
 	outbox *outbox
 	index  int
+	whole  transfer.Transfer // with the last part, else zero
 }
 
 var _ channel.Compatible = (*stagedEnd)(nil)
@@ -56,13 +60,14 @@ var _ channel.Compatible = (*stagedEnd)(nil)
 func newStagedEnd(kind *Kind, link channel.Link, process int) channel.Channel {
 	e := &stagedEnd{
 		kind: kind, link: link, process: process, sends: transfer.NewQueue(), recvs: transfer.NewQueue(),
+		sent:     make(chan struct{}),
 		imports:  importSet{table: &kind.imports},
 		outboxes: make(map[*gpu]*outbox), remote: make(map[int32]*wire.CUDAIPCOutbox),
 	}
 	e.lifecycle = transfer.NewLifecycle(func() error { return channel.CloseLink(link) }, link.Broken)
 	e.lifecycle.Go(e.serveSends)
 	e.lifecycle.Go(e.serveRecvs)
-	e.lifecycle.Go(func() { e.fail(e.readConfirmations()) })
+	e.lifecycle.Go(e.serveConfirmations)
 	return e
 }
 
@@ -73,6 +78,7 @@ func (e *stagedEnd) gone() bool { return e.ending.Load() || e.dead() }
 func (e *stagedEnd) dead() bool { return !processLives(e.process) }
 
 func (e *stagedEnd) serveSends() {
+	defer close(e.sent)
 	e.fail(e.send())
 	e.lifecycle.Drain(e.sends)
 	for g, b := range e.outboxes {
@@ -88,6 +94,19 @@ func (e *stagedEnd) serveRecvs() {
 	e.fail(e.receive())
 	e.lifecycle.Drain(e.recvs)
 	e.imports.close()
+}
+
+func (e *stagedEnd) serveConfirmations() {
+	e.fail(e.readConfirmations())
+	<-e.sent
+	e.mu.Lock()
+	left := e.outstanding.Clear()
+	e.mu.Unlock()
+	for _, p := range left {
+		if p.whole.Done != nil {
+			p.whole.Done(e.lifecycle.Err())
+		}
+	}
 }
 
 // fail ends the channel with err, or with the cause of an Abort, which comes first. io.EOF means that
@@ -163,14 +182,22 @@ func (e *stagedEnd) Abort(id uint64, cause error) {
 	cause = cmp.Or(cause, channel.ErrClosed)
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	found := false
+	var found []func(error)
 	for _, q := range []*transfer.Queue{e.sends, e.recvs} {
 		if done, ok := q.Cancel(id); ok {
-			found = true
-			e.lifecycle.CompleteAsync(done, cause)
+			found = append(found, done)
 		}
 	}
-	if found && e.aborted == nil {
+	for i := range e.outstanding.Len() {
+		if t := &e.outstanding.At(i).whole; t.ID == id && t.Done != nil {
+			found = append(found, t.Done)
+			t.Done = nil
+		}
+	}
+	for _, done := range found {
+		e.lifecycle.CompleteAsync(done, cause)
+	}
+	if len(found) > 0 && e.aborted == nil {
 		e.aborted = cause
 		e.lifecycle.Go(func() { e.fail(cause) })
 	}
@@ -188,32 +215,17 @@ func (e *stagedEnd) send() error {
 			return err
 		}
 		for offset := 0; offset < t.Buf.Len(); offset += slotSize {
-			if err := e.sendPart(t.Buf.Slice(offset, min(slotSize, t.Buf.Len()-offset))); err != nil {
+			n := min(slotSize, t.Buf.Len()-offset)
+			if err := e.sendPart(t.Buf.Slice(offset, n), offset+n == t.Buf.Len()); err != nil {
 				return err
 			}
 		}
-		if err := e.complete(e.sends); err != nil {
-			return err
-		}
 	}
 }
 
-// complete removes the first transfer of q and calls its done function.
-func (e *stagedEnd) complete(q *transfer.Queue) error {
-	e.mu.Lock()
-	t := q.Pop()
-	cause := e.aborted
-	e.mu.Unlock()
-	if t.Done == nil {
-		return cause
-	}
-	t.Done(nil)
-	return nil
-}
-
-// sendPart copies src, a part of the first tensor of e.sends, into a slot and announces it. It blocks
-// until a slot is free.
-func (e *stagedEnd) sendPart(src device.Buffer) error {
+// sendPart copies src, a part of the first tensor of e.sends, into a slot and announces it. With the last
+// part the tensor moves from e.sends to e.outstanding. It blocks until a slot is free.
+func (e *stagedEnd) sendPart(src device.Buffer, last bool) error {
 	m, at, err := e.kind.memoryOf(src)
 	if err != nil {
 		return err
@@ -237,11 +249,19 @@ func (e *stagedEnd) sendPart(src device.Buffer) error {
 	}
 	d := wire.CUDAIPCDescriptor{Device: int32(src.Device().Index), Slot: uint64(index), Outbox: box.describe()}
 	err = e.whileWanted(e.sends, func() error {
-		e.outstanding.Push(slot{box, index})
 		m.usedOn(s)
-		return box.exchange(index, s, func(slot driver.Ptr) error {
+		err := box.exchange(index, s, func(slot driver.Ptr) error {
 			return m.gpu.driver.Copy(slot, at, src.Len(), s.handle)
 		})
+		if err != nil {
+			return err
+		}
+		p := part{outbox: box, index: index}
+		if last {
+			p.whole = e.sends.Pop()
+		}
+		e.outstanding.Push(p)
+		return nil
 	})
 	if err != nil {
 		return err
@@ -260,8 +280,9 @@ func (e *stagedEnd) whileWanted(q *transfer.Queue, f func() error) error {
 	return f()
 }
 
-// readConfirmations frees the slots that the peer confirms, until reading fails or the peer breaks the
-// protocol. It returns the error, which is never nil.
+// readConfirmations frees the slots that the peer confirms, and completes the tensors of which all parts
+// are confirmed, until reading fails or the peer breaks the protocol. It returns the error, which is never
+// nil.
 func (e *stagedEnd) readConfirmations() error {
 	for {
 		n, err := e.link.Conns[1].NextFrame()
@@ -269,14 +290,15 @@ func (e *stagedEnd) readConfirmations() error {
 			return err
 		}
 		e.mu.Lock()
-		known := e.outstanding.Len() > 0 && n == 0
-		if known {
-			s := e.outstanding.Pop()
-			s.outbox.free <- s.index
-		}
-		e.mu.Unlock()
-		if !known {
+		if e.outstanding.Len() == 0 || n != 0 {
+			e.mu.Unlock()
 			return fmt.Errorf("%w: a confirmation of %d bytes, or without a part", channel.ErrProtocol, n)
+		}
+		p := e.outstanding.Pop()
+		p.outbox.free <- p.index
+		e.mu.Unlock()
+		if p.whole.Done != nil {
+			p.whole.Done(nil)
 		}
 	}
 }

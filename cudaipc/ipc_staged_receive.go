@@ -39,11 +39,24 @@ func (e *stagedEnd) receive() error {
 		}
 		if offset += n; offset == total {
 			offset = 0
-			if err := e.complete(e.recvs); err != nil {
+			if err := e.completeRecv(); err != nil {
 				return err
 			}
 		}
 	}
+}
+
+// completeRecv removes the first transfer of e.recvs and calls its done function.
+func (e *stagedEnd) completeRecv() error {
+	e.mu.Lock()
+	t := e.recvs.Pop()
+	cause := e.aborted
+	e.mu.Unlock()
+	if t.Done == nil {
+		return cause
+	}
+	t.Done(nil)
+	return nil
 }
 
 // nextPart reads an announcement, and keeps the outbox in it.
