@@ -1,0 +1,193 @@
+package samehost_test
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tensorpipe-go/tensorpipe/channel/basic"
+	"github.com/tensorpipe-go/tensorpipe/cudaipc"
+	"github.com/tensorpipe-go/tensorpipe/cudaipc/cusim"
+	"github.com/tensorpipe-go/tensorpipe/cudaipc/driver"
+	"github.com/tensorpipe-go/tensorpipe/device"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/procgroup"
+	"github.com/tensorpipe-go/tensorpipe/pipe"
+	"github.com/tensorpipe-go/tensorpipe/shm"
+	"github.com/tensorpipe-go/tensorpipe/uv"
+)
+
+// gpu returns the GPU with that index.
+func gpu(index int) device.Device { return device.Device{Kind: cudaipc.Name, Index: index} }
+
+// route is the dialect and the transport of a pipe.
+type route struct {
+	name    string
+	dialect pipe.Dialect
+	shared  bool // the transport is shm
+}
+
+// The native dialect copies directly, the compatible one through an outbox.
+var (
+	direct     = route{"native+shm", pipe.DialectNative, true}
+	staged     = route{"compatible+shm", pipe.DialectCompatible, true}
+	directOver = route{"native+uv", pipe.DialectNative, false}
+	stagedOver = route{"compatible+uv", pipe.DialectCompatible, false}
+)
+
+// node is one of two processes of a test: a device kind on the simulated driver, and a pipe to the
+// other process. It implements require.TestingT: a failed requirement ends the process.
+type node struct {
+	*procgroup.Member
+	*pipe.Pipe
+	kind    *cudaipc.Kind
+	control *cusim.Control
+	pipes   *pipe.Context
+	host    []byte   // page-locked
+	atEnd   []func() // that free what the other process may have mapped
+	fails   []string // of requirements
+	wrong   []string // bytes that check has found
+}
+
+// Errorf prints a failed requirement.
+func (n *node) Errorf(format string, args ...any) {
+	n.fails = append(n.fails, fmt.Sprintf(format, args...))
+}
+
+// FailNow ends the process with the failed requirements, by a panic.
+func (n *node) FailNow() { panic(strings.Join(n.fails, "\n")) }
+
+// pair is the two processes of a test.
+type pair struct {
+	*procgroup.Group
+	t *testing.T
+}
+
+// start starts two processes that call f with their node. options are those of the simulator of both.
+func (r route) start(t *testing.T, options map[string]string, f func(n *node)) pair {
+	t.Helper()
+	lib := cusim.Library(t)
+	g := procgroup.Start(t, 2, func(m *procgroup.Member) error { return r.run(m, lib, f) })
+	text, err := json.Marshal(options)
+	require.NoError(t, err)
+	g.SendAll(string(text))
+	g.Send(1, g.ReadLine(0)) // the address
+	return pair{g, t}
+}
+
+// alone is the line that the first process gets when the second one has ended.
+const alone = "alone"
+
+// finish waits for both processes. The first one frees its memory when the second one, which may have
+// mapped it, has ended.
+func (p pair) finish() {
+	p.t.Helper()
+	require.NoError(p.t, p.WaitExit(1))
+	p.Send(0, alone)
+	p.Wait()
+}
+
+// both runs f in two processes, and waits for them.
+func (r route) both(t *testing.T, options map[string]string, f func(n *node)) {
+	t.Helper()
+	r.start(t, options, f).finish()
+}
+
+// run is the main function of a process.
+func (r route) run(m *procgroup.Member, lib string, f func(n *node)) error {
+	n := &node{Member: m}
+	line, err := m.ReadLine()
+	if err != nil {
+		return err
+	}
+	var options map[string]string
+	if err := json.Unmarshal([]byte(line), &options); err != nil {
+		return err
+	}
+	if n.control, err = cusim.Open(lib); err != nil {
+		return err
+	}
+	require.NoError(n, n.control.Set("CUSIM_PROCESS", m.Name()))
+	for name, value := range options {
+		require.NoError(n, n.control.Set(name, value))
+	}
+	d, err := driver.Open(lib)
+	if err != nil {
+		return err
+	}
+	if n.kind, err = cudaipc.New(d, cudaipc.Options{}); err != nil {
+		return err
+	}
+	if n.pipes, err = r.newContext(m.Name(), n.kind); err != nil {
+		return err
+	}
+	n.connect(r)
+	f(n)
+	return n.close()
+}
+
+// newContext returns a context with the channel between GPUs, and one between hosts.
+func (r route) newContext(name string, kind *cudaipc.Kind) (*pipe.Context, error) {
+	o := pipe.Options{
+		Name: name, Dialect: r.dialect, Kinds: []device.Kind{kind},
+		Transports: []pipe.TransportEntry{{Name: "uv", Transport: uv.New()}},
+		Channels: []pipe.ChannelEntry{
+			{Name: cudaipc.IPCName, Priority: 1200, Factory: cudaipc.NewIPC(kind)},
+			{Name: basic.Name, Priority: 1000, Factory: basic.New()},
+		},
+	}
+	if r.shared {
+		o.Transports = append(o.Transports, pipe.TransportEntry{Name: shm.Name, Priority: 200, Transport: shm.New()})
+	}
+	return pipe.New(o)
+}
+
+// connect opens the pipe to the other process, and requires that it takes the route.
+func (n *node) connect(r route) {
+	if n.Rank == 0 {
+		at := []string{"uv://127.0.0.1:0"}
+		if r.shared {
+			at = append(at, "shm://")
+		}
+		l, err := n.pipes.Listen(n.Context(), at...)
+		require.NoError(n, err)
+		n.Send(l.URLs()[0])
+		n.Pipe, err = l.Accept(n.Context())
+		require.NoError(n, err)
+	} else {
+		url, err := n.ReadLine()
+		require.NoError(n, err)
+		n.Pipe, err = n.pipes.Dial(n.Context(), url)
+		require.NoError(n, err)
+	}
+	plan := n.Plan()
+	require.Equal(n, r.dialect, plan.Dialect)
+	require.Equal(n, r.shared, plan.Transport == shm.Name, plan)
+	name, _ := plan.Channel(gpu(0), gpu(1))
+	require.Equal(n, cudaipc.IPCName, name, plan)
+}
+
+// close closes everything, and requires that the driver was not misused.
+func (n *node) close() error {
+	errs := []error{n.pipes.Close()}
+	n.freeHost()
+	if n.Rank == 0 {
+		errs = append(errs, n.WaitFor(alone))
+	}
+	for _, f := range n.atEnd {
+		f()
+	}
+	errs = append(errs, n.kind.Close())
+	if text := n.control.LastMisuse(); text != "" {
+		errs = append(errs, errors.New(text))
+	}
+	err := errors.Join(errs...)
+	if err == nil && n.Rank == 1 {
+		os.Exit(0) // memory that the other process may have mapped stays until the end
+	}
+	return err
+}
