@@ -54,7 +54,7 @@ func found(stream uintptr, ok bool) error {
 }
 
 // Calls returns the number of calls of a function, such as "cuMemcpyAsync", including those that
-// returned an error.
+// returned an error. "" stands for all functions together.
 func (c *Control) Calls(function string) int { return int(c.calls(function)) }
 
 // Blocking returns the number of calls that wait for a device: synchronizations, releases of memory,

@@ -4,7 +4,11 @@ package cusim
 
 import (
 	"encoding/binary"
+	"os"
+	"os/exec"
 	"runtime"
+	"strconv"
+	"syscall"
 	"testing"
 	"unsafe"
 
@@ -124,6 +128,47 @@ func TestSet(t *testing.T) {
 	c.ok("cuMemFree_v2", c.newMemory(1))
 	require.Error(t, control.Set("CUSIM_FAIL2", ""))
 	require.Error(t, control.Set("CUSIM_DELAY_US", "soon"))
+}
+
+// Memory of a pool has no handle, and does not claim to have one.
+func TestPool(t *testing.T) {
+	control, c := openCUDA(t)
+	var handle [64]byte
+	for _, pool := range []string{"1", ""} {
+		require.NoError(t, control.Set("CUSIM_POOL", pool))
+		p := c.newMemory(16)
+		require.NoError(t, control.Set("CUSIM_POOL", ""))
+		var capable int32
+		const legacyIPC = 10
+		c.ok("cuPointerGetAttribute", address(&capable), legacyIPC, p)
+		require.Equal(t, pool == "", capable == 1)
+		require.Equal(t, pool == "", c.call("cuIpcGetMemHandle", address(&handle), p) == 0)
+		c.ok("cuMemFree_v2", p)
+	}
+}
+
+// A process kills itself at the chosen one of its calls, which are counted.
+func TestKill(t *testing.T) {
+	const childVar = "CUSIM_TEST_CHILD"
+	if os.Getenv(childVar) != "" {
+		control, c := openCUDA(t)
+		require.NoError(t, control.Set("CUSIM_KILL", strconv.Itoa(control.Calls("")+2)))
+		os.Stdout.WriteString("before\n")
+		c.newMemory(16)
+		os.Stdout.WriteString("after one\n")
+		c.newMemory(16)
+		os.Stdout.WriteString("after two\n")
+		return
+	}
+	Library(t)
+	cmd := exec.Command(os.Args[0], "-test.run=^TestKill$")
+	cmd.Env = append(os.Environ(), childVar+"=1")
+	out, err := cmd.Output()
+	require.Contains(t, string(out), "after one")
+	require.NotContains(t, string(out), "after two")
+	var ended *exec.ExitError
+	require.ErrorAs(t, err, &ended)
+	require.Equal(t, syscall.SIGKILL, ended.Sys().(syscall.WaitStatus).Signal())
 }
 
 // A call that blocks is counted, and other goroutines can release it.

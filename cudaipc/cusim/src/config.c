@@ -1,5 +1,6 @@
 /* Options: environment variables, which cusim_set can change later. */
 #include <errno.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -85,6 +86,8 @@ static bool set_option(const char *name, const char *text)
         return set_flag(text, &options.no_peer);
     if (strcmp(name, "CUSIM_NO_IPC") == 0)
         return set_flag(text, &options.no_ipc);
+    if (strcmp(name, "CUSIM_POOL") == 0)
+        return set_flag(text, &options.pool);
     if (strcmp(name, "CUSIM_OWN_HANDLES") == 0)
         return set_flag(text, &options.own_handles);
     if (strcmp(name, "CUSIM_MIG") == 0)
@@ -99,6 +102,8 @@ static bool set_option(const char *name, const char *text)
         return set_text(text, options.trace, sizeof options.trace);
     if (strcmp(name, "CUSIM_DROP") == 0)
         return set_text(text, options.drop, sizeof options.drop);
+    if (strcmp(name, "CUSIM_KILL") == 0)
+        return set_int(text, 0, INT_MAX, &options.kill);
     if (strcmp(name, "CUSIM_FAIL") == 0)
         return set_text(text, options.fail, sizeof options.fail);
     return false;
@@ -106,8 +111,8 @@ static bool set_option(const char *name, const char *text)
 
 static const char *const names[] = {
     "CUSIM_DEVICES", "CUSIM_TOTAL_MEM", "CUSIM_DELAY_US", "CUSIM_NO_DEVICE", "CUSIM_NO_P2P",
-    "CUSIM_NO_IPC", "CUSIM_MIG", "CUSIM_OWN_HANDLES", "CUSIM_HOLD", "CUSIM_BAD_DEVICE", "CUSIM_PROCESS",
-    "CUSIM_TRACE", "CUSIM_DROP", "CUSIM_FAIL",
+    "CUSIM_NO_IPC", "CUSIM_POOL", "CUSIM_MIG", "CUSIM_OWN_HANDLES", "CUSIM_HOLD", "CUSIM_BAD_DEVICE", "CUSIM_PROCESS",
+    "CUSIM_TRACE", "CUSIM_DROP", "CUSIM_FAIL", "CUSIM_KILL",
 };
 
 static void read_environment(void)

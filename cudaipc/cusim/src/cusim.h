@@ -30,7 +30,7 @@ int cusim_release(CUstream stream);
 int64_t cusim_queued(CUstream stream);
 
 /* Returns the number of calls of a function of the driver, such as "cuMemcpyAsync", including those
-   that returned an error. */
+   that returned an error. "" stands for all functions together. */
 uint64_t cusim_calls(const char *function);
 
 /* Returns the number of calls that wait for a device: synchronizations, releases of memory, and

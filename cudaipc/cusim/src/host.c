@@ -123,7 +123,7 @@ static CUresult get_attribute(void *value, CUpointer_attribute attribute, CUdevi
         *(int *)value = a->device;
         return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
-        *(int *)value = a->kind == MEMORY_DEVICE && !config()->no_ipc;
+        *(int *)value = a->kind == MEMORY_DEVICE && !a->pooled && !config()->no_ipc;
         return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
         *(CUdeviceptr *)value = (CUdeviceptr)(uintptr_t)a->address;

@@ -31,6 +31,8 @@ static CUresult get_memory(CUipcMemHandle *handle, CUdeviceptr address)
     struct allocation *a = memory_find((uintptr_t)address);
     if (a == NULL || a->kind != MEMORY_DEVICE)
         return misuse(CUDA_ERROR_INVALID_VALUE, "%#llx is no memory of cuMemAlloc", address);
+    if (a->pooled)
+        return misuse(CUDA_ERROR_INVALID_VALUE, "%#llx is memory of a pool", address);
     if (config()->no_ipc)
         return CUDA_ERROR_NOT_SUPPORTED;
     struct content c = {

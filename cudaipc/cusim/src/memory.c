@@ -199,6 +199,7 @@ static CUresult allocate(CUdeviceptr *address, size_t size)
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     used_memory[ctx->device] += a->mapped;
+    a->pooled = config()->pool;
     memset(a->bytes, POISON, size);
     a->trailer->id = a->id;
     a->trailer->magic = MEMORY_MAGIC;

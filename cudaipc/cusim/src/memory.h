@@ -34,6 +34,7 @@ struct allocation {
     uint64_t id;     /* never used again in this process */
     unsigned users;  /* the table, and operations that are not done */
     bool freed;
+    bool pooled;     /* MEMORY_DEVICE: it has no handles, as memory of a pool */
     struct memory_trailer *trailer; /* of device memory */
     int importer;                   /* MEMORY_IMPORTED: index in trailer->importers, or -1 */
     unsigned opened;                /* MEMORY_IMPORTED: calls of cuIpcOpenMemHandle that are not undone */

@@ -85,6 +85,7 @@ struct config {
     bool no_device;            /* CUSIM_NO_DEVICE */
     bool no_peer;              /* CUSIM_NO_P2P */
     bool no_ipc;               /* CUSIM_NO_IPC */
+    bool pool;                 /* CUSIM_POOL: memory that is allocated now has no handles */
     bool mig;                  /* CUSIM_MIG */
     bool own_handles;          /* CUSIM_OWN_HANDLES: this process can open its own handles */
     int bad_device;            /* CUSIM_BAD_DEVICE, a physical index, or -1 */
@@ -92,6 +93,7 @@ struct config {
     char trace[4096];          /* CUSIM_TRACE, a path, or "" */
     char drop[128];            /* CUSIM_DROP, or "" */
     char fail[512];            /* CUSIM_FAIL, or "" */
+    int kill;                  /* CUSIM_KILL, the number of a call, or 0 */
 };
 
 /* Returns the options. The first call reads the environment. */
