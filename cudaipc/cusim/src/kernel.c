@@ -6,6 +6,7 @@
    simulator twice. */
 #include "kernel.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 /* Returns the number of the n elements for which a launch has threads. */
@@ -59,19 +60,32 @@ static bool copy_sizes(const struct kernel_call *c, size_t *bytes)
     return n == c->params[2].number;
 }
 
+/* Copies n elements of the first dimension. A size that is known when this is compiled makes it fast. */
+static inline void copy_row(char *to, const char *from, const struct dim *d, uint64_t n, size_t size)
+{
+    for (uint64_t i = 0; i < n; i++)
+        memcpy(to + i * d->to, from + i * d->from, size);
+}
+
 static void copy(const struct kernel_call *c)
 {
     uint64_t n = elements(c, c->params[2].number);
-    for (uint64_t i = 0; i < n; i++) {
+    uint64_t size = c->params[3].number;
+    const struct dim *row = &c->dims[0];
+    for (uint64_t i = 0; i < n; i += row->size) {
         char *to = c->memory[0];
         const char *from = c->memory[1];
-        uint64_t rest = i;
-        for (uint64_t d = 0; d < c->params[4].number; d++) {
+        uint64_t rest = i / row->size;
+        for (uint64_t d = 1; d < c->params[4].number; d++) {
             to += rest % c->dims[d].size * c->dims[d].to;
             from += rest % c->dims[d].size * c->dims[d].from;
             rest /= c->dims[d].size;
         }
-        memcpy(to, from, c->params[3].number);
+        uint64_t count = n - i < row->size ? n - i : row->size;
+        if (size == 4)
+            copy_row(to, from, row, count, 4);
+        else
+            copy_row(to, from, row, count, size);
     }
 }
 
@@ -96,6 +110,10 @@ static bool same_sizes(const struct kernel_call *c, size_t *bytes, int count, si
 }
 
 enum { MAX_SUM_THREADS = 256 };
+
+/* The products of matrices are computed for this many rows of y at a time, of which a contiguous copy is
+   in the cache. */
+enum { MATMUL_ROWS = 64 };
 
 /* sum(dst, x, rows, columns) */
 static bool sum_sizes(const struct kernel_call *c, size_t *bytes, size_t element)
@@ -198,8 +216,10 @@ static bool matmul_sizes(const struct kernel_call *c, size_t *bytes, size_t elem
         for (uint64_t row = 0; row < c->params[2].number; row++) {                                           \
             const TYPE *x = (const TYPE *)(const void *)c->memory[1] + row * columns;                        \
             TYPE sums[MAX_SUM_THREADS] = {0};                                                                \
-            for (uint64_t i = 0; i < columns; i++)                                                           \
-                sums[i % c->threads] += x[i];                                                                \
+            for (uint64_t at = 0; at < columns; at += c->threads) {                                          \
+                for (uint64_t i = 0; i < c->threads && at + i < columns; i++)                                \
+                    sums[i] += x[at + i];                                                                    \
+            }                                                                                                \
             for (uint64_t half = c->threads / 2; half > 0; half /= 2) {                                      \
                 for (uint64_t i = 0; i < half; i++)                                                          \
                     sums[i] += sums[i + half];                                                               \
@@ -207,21 +227,53 @@ static bool matmul_sizes(const struct kernel_call *c, size_t *bytes, size_t elem
             ((TYPE *)(void *)c->memory[0])[row] = sums[0];                                                   \
         }                                                                                                    \
     }                                                                                                        \
+    /* Adds the products of count elements at x and as many rows at y, which begin columns elements apart,   \
+       to width elements of a row of the result, in that order. */                                           \
+    static void add_rows_##NAME(TYPE *restrict dst, uint64_t width, const TYPE *x, const TYPE *restrict y,   \
+                                uint64_t columns, uint64_t count)                                            \
+    {                                                                                                        \
+        uint64_t k = 0;                                                                                      \
+        for (; k + 4 <= count; k += 4, y += 4 * columns) {                                                   \
+            for (uint64_t i = 0; i < width; i++)                                                             \
+                dst[i] = dst[i] + x[k] * y[i] + x[k + 1] * y[columns + i] +                                  \
+                         x[k + 2] * y[2 * columns + i] + x[k + 3] * y[3 * columns + i];                      \
+        }                                                                                                    \
+        for (; k < count; k++, y += columns) {                                                               \
+            for (uint64_t i = 0; i < width; i++)                                                             \
+                dst[i] += x[k] * y[i];                                                                       \
+        }                                                                                                    \
+    }                                                                                                        \
     static void matmul_##NAME(const struct kernel_call *c)                                                   \
     {                                                                                                        \
         uint64_t rows = c->params[4].number;                                                                 \
         uint64_t columns = c->params[5].number;                                                              \
+        uint64_t inner = c->params[6].number;                                                                \
         uint64_t n = elements(c, c->params[3].number);                                                       \
-        for (uint64_t i = 0; i < n; i++) {                                                                   \
-            uint64_t matrix = i / columns / rows;                                                            \
-            const char *x = c->memory[1] + matrix * c->params[7].number + i / columns % rows * c->params[8].number; \
-            const char *y = c->memory[2] + matrix * c->params[10].number + i % columns * c->params[12].number;      \
-            TYPE sum = 0;                                                                                    \
-            for (uint64_t k = 0; k < c->params[6].number; k++)                                               \
-                sum += *(const TYPE *)(const void *)(x + k * c->params[9].number) *                          \
-                       *(const TYPE *)(const void *)(y + k * c->params[11].number);                          \
-            ((TYPE *)(void *)c->memory[0])[i] = sum;                                                         \
+        TYPE *part = must_alloc(MATMUL_ROWS * columns * sizeof *part);                                       \
+        memset(c->memory[0], 0, n * sizeof(TYPE));                                                           \
+        for (uint64_t first = 0; first < n; first += rows * columns) {                                       \
+            uint64_t matrix = first / columns / rows;                                                        \
+            const char *x = c->memory[1] + matrix * c->params[7].number;                                     \
+            const char *y = c->memory[2] + matrix * c->params[10].number;                                    \
+            for (uint64_t from = 0; from < inner; from += MATMUL_ROWS) {                                     \
+                uint64_t count = inner - from < MATMUL_ROWS ? inner - from : MATMUL_ROWS;                    \
+                for (uint64_t k = 0; k < count; k++) {                                                       \
+                    for (uint64_t i = 0; i < columns; i++)                                                   \
+                        part[k * columns + i] = *(const TYPE *)(const void *)(                               \
+                            y + (from + k) * c->params[11].number + i * c->params[12].number);               \
+                }                                                                                            \
+                for (uint64_t row = 0; row < rows && first + row * columns < n; row++) {                     \
+                    TYPE factors[MATMUL_ROWS];                                                               \
+                    uint64_t at = first + row * columns;                                                     \
+                    for (uint64_t k = 0; k < count; k++)                                                     \
+                        factors[k] = *(const TYPE *)(const void *)(                                          \
+                            x + row * c->params[8].number + (from + k) * c->params[9].number);               \
+                    uint64_t width = n - at < columns ? n - at : columns;                                    \
+                    add_rows_##NAME((TYPE *)(void *)c->memory[0] + at, width, factors, part, columns, count); \
+                }                                                                                            \
+            }                                                                                                \
         }                                                                                                    \
+        free(part);                                                                                          \
     }
 
 ARITHMETIC(float, f32)
