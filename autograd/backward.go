@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"slices"
+
+	"github.com/tensorpipe-go/tensorpipe/tensor/ops"
 )
 
 // BackwardOption is an option of Backward.
@@ -99,7 +101,7 @@ func Ones(ctx context.Context, x *Variable) (Value, error) {
 	if n := x.value.dense; n == nil || n.Len() != 1 {
 		return Value{}, opError("backward", fmt.Errorf("%w, not for %v", ErrNotScalar, x))
 	}
-	t, err := engineOf(ctx).Ones(ctx, x.DType(), x.Shape()...)
+	t, err := engineOf(ctx).FullOn(ctx, x.value.Device(), x.DType(), ops.Int(1), x.Shape()...)
 	return Value{dense: t, unique: true}, opError("backward", err)
 }
 

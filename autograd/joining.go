@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/tensorpipe-go/tensorpipe/tensor"
+	"github.com/tensorpipe-go/tensorpipe/tensor/ops"
 )
 
 // Split returns views of parts of x, which is dense, along dimension dim, each of the given size, the last
@@ -60,7 +61,7 @@ func Cat(ctx context.Context, xs []*Variable, dim int) (*Variable, error) {
 			at := 0
 			for i, size := range sizes {
 				if size < 0 { // a tensor of shape [0], which Cat skips
-					if out[i].dense, err = engineOf(ctx).Zeros(ctx, grads[0].DType(), 0); err != nil {
+					if out[i].dense, err = engineOf(ctx).FullOn(ctx, grads[0].Device(), grads[0].DType(), ops.Int(0), 0); err != nil {
 						return err
 					}
 					continue

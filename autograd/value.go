@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/tensorpipe-go/tensorpipe/device"
 	"github.com/tensorpipe-go/tensorpipe/tensor"
 	"github.com/tensorpipe-go/tensorpipe/tensor/ops"
 )
@@ -67,6 +68,17 @@ func (v Value) Shape() []int {
 		return v.sparse.Shape()
 	}
 	return nil
+}
+
+// Device returns the device of the memory, the zero Device for the zero Value.
+func (v Value) Device() device.Device {
+	switch {
+	case v.dense != nil:
+		return v.dense.Device()
+	case v.sparse != nil:
+		return v.sparse.Device()
+	}
+	return device.Device{}
 }
 
 // String returns dtype and shape, such as "f32[2,3]" or "sparse f32[2 3]".
@@ -161,12 +173,13 @@ func (v Value) sum(ctx context.Context, w Value) (Value, error) {
 	return Value{dense: t, unique: true}, err
 }
 
-// form is the dtype and the shape of a tensor.
+// form is the dtype, the shape and the device of a tensor.
 type form struct {
 	dtype tensor.DType
 	rank  uint8
 	dims  [4]int
-	more  []int // all dimensions, if there are more than 4
+	more  []int          // all dimensions, if there are more than 4
+	on    *device.Device // nil for the host
 }
 
 func formOf(v Value) form {
@@ -175,7 +188,30 @@ func formOf(v Value) form {
 	if copy(f.dims[:], shape) < len(shape) {
 		f.more = slices.Clone(shape)
 	}
+	if on := v.Device(); !isHost(on) {
+		elsewhere := on
+		f.on = &elsewhere
+	}
 	return f
+}
+
+func isHost(d device.Device) bool { return d.Kind == device.KindCPU || d.IsZero() }
+
+// device returns the device, cpu:0 for the host.
+func (f *form) device() device.Device {
+	if f.on != nil {
+		return *f.on
+	}
+	return device.CPU()
+}
+
+// isAt reports whether v is on the device of f.
+func (f *form) isAt(v Value) bool {
+	on := v.Device()
+	if f.on != nil {
+		return on == *f.on
+	}
+	return isHost(on)
 }
 
 // shape returns the size of each dimension.
@@ -186,18 +222,40 @@ func (f *form) shape() []int {
 	return f.dims[:f.rank]
 }
 
+// move returns the gradient v on the device of f: v itself if it is there.
+func (f *form) move(ctx context.Context, v Value) (Value, error) {
+	if v.IsZero() || f.isAt(v) {
+		return v, nil
+	}
+	if v.dense == nil {
+		return v, &ops.DeviceMismatchError{First: f.device(), Second: v.Device()}
+	}
+	t, err := engineOf(ctx).To(ctx, v.dense, f.device())
+	return Value{dense: t, unique: true}, err
+}
+
 // zeros returns a gradient of that form that is zero everywhere.
 func (f *form) zeros(ctx context.Context) (Value, error) {
-	t, err := engineOf(ctx).Zeros(ctx, f.dtype, f.shape()...)
+	t, err := engineOf(ctx).FullOn(ctx, f.device(), f.dtype, ops.Int(0), f.shape()...)
 	return Value{dense: t, unique: true}, err
 }
 
 // fit returns the gradient v for a tensor of that form: its dtype is converted, and it is summed over
-// the dimensions in which the tensor was broadcast. The error is a *GradientError if the shapes do
-// not fit.
+// the dimensions in which the tensor was broadcast. A gradient without dimensions is moved to the device of
+// the tensor. The error is a *GradientError if the shapes do not fit, and a *ops.DeviceMismatchError if the
+// devices do not.
 func (f *form) fit(ctx context.Context, v Value) (Value, error) {
 	if v.IsZero() {
 		return v, nil
+	}
+	if !f.isAt(v) {
+		if len(v.Shape()) > 0 {
+			return v, &ops.DeviceMismatchError{First: f.device(), Second: v.Device()}
+		}
+		var err error
+		if v, err = f.move(ctx, v); err != nil {
+			return v, err
+		}
 	}
 	if shape := v.Shape(); !slices.Equal(shape, f.shape()) {
 		if v.dense == nil {

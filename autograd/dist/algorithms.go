@@ -106,10 +106,10 @@ func (s *adamState) update(ctx context.Context, i int, x *autograd.Variable, g a
 	}
 	e := autograd.EngineOf(ctx)
 	if s.means[i] == nil {
-		if s.means[i], err = e.Zeros(ctx, x.DType(), x.Shape()...); err != nil {
+		if s.means[i], err = zerosLike(ctx, x); err != nil {
 			return err
 		}
-		if s.squares[i], err = e.Zeros(ctx, x.DType(), x.Shape()...); err != nil {
+		if s.squares[i], err = zerosLike(ctx, x); err != nil {
 			return err
 		}
 	}
@@ -129,6 +129,11 @@ func (s *adamState) update(ctx context.Context, i int, x *autograd.Variable, g a
 		return err
 	}
 	return stepBy(ctx, x, s.means[i], root, s.Eps, s.LR/(1-math.Pow(s.Beta1, s.steps[i])))
+}
+
+// zerosLike returns zeros with the dtype and the shape of x, on its device.
+func zerosLike(ctx context.Context, x *autograd.Variable) (*tensor.Tensor, error) {
+	return autograd.EngineOf(ctx).FullOn(ctx, x.Value().Device(), x.DType(), ops.Int(0), x.Shape()...)
 }
 
 // average sets mean to beta*mean + (1-beta)*t.

@@ -18,8 +18,10 @@ import (
 
 // Options configures distributed autograd on a worker. Zero fields stand for the defaults.
 type Options struct {
-	// Engine computes gradients on this worker, unless Backward is called here with a context that
-	// has an engine, see autograd.WithEngine. Default: that of package autograd.
+	// Engine is that of the contexts of requests to this worker, for functions, operators and optimizers
+	// here, and computes gradients, unless Backward is called here with a context that has an engine. See
+	// autograd.WithEngine. It needs the kernels of the devices that this worker uses. Default: that of
+	// package autograd.
 	Engine *ops.Engine
 
 	// MaxContexts bounds the Contexts that requests of one other worker may bring here, and MaxBytes

@@ -276,6 +276,12 @@ var errGoexit error = &agent.PanicError{Value: "runtime.Goexit"}
 
 func (p *pass) execute(ctx context.Context, fed []feed) error {
 	for _, f := range fed {
+		for i := range f.grads { // a device map may send tensors of several devices to one
+			var err error
+			if f.grads[i], err = f.node.OnDevice(ctx, i, f.grads[i]); err != nil {
+				return err
+			}
+		}
 		if err := p.graph.Feed(ctx, f.node, f.grads...); err != nil {
 			return err
 		}

@@ -9,11 +9,14 @@ import (
 )
 
 // received finds the Context of a message that was received, which it adds for a request if this worker
-// does not have it yet.
+// does not have it yet. The context of a request gets the engine of Options.
 func (g *Autograd) received(ctx context.Context, m *agent.Message) (context.Context, error) {
 	data, ok := m.Header(headerName)
 	if m.Kind != agent.KindRequest {
 		return ctx, g.receivedReply(ctx, m, data, ok)
+	}
+	if g.options.Engine != nil {
+		ctx = autograd.WithEngine(ctx, g.options.Engine)
 	}
 	if !ok {
 		return ctx, nil

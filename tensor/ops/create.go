@@ -6,6 +6,7 @@ import (
 	"math"
 	"runtime"
 
+	"github.com/tensorpipe-go/tensorpipe/device"
 	"github.com/tensorpipe-go/tensorpipe/tensor"
 )
 
@@ -31,6 +32,34 @@ func (e *Engine) Full(ctx context.Context, d tensor.DType, n Number, shape ...in
 		return nil, err
 	}
 	return out, e.FillInPlace(ctx, out, n)
+}
+
+// FullOn returns a tensor as Full does, on the device on. On a device other than the host it is valid on the stream that
+// ctx has for the device, and FullOn does not wait. The errors are those of Full, a *tensor.DeviceError if the engine has
+// no kernels for the device, or one of the kernels.
+func (e *Engine) FullOn(ctx context.Context, on device.Device, d tensor.DType, n Number,
+	shape ...int) (*tensor.Tensor, error) {
+	if on.Kind == device.KindCPU || on.IsZero() {
+		if n == Int(0) {
+			return e.zeros(d, shape...)
+		}
+		return e.Full(ctx, d, n, shape...)
+	}
+	k := e.ByKind[on.Kind]
+	switch {
+	case k == nil:
+		return nil, &tensor.DeviceError{Device: on}
+	case !n.fits(d):
+		return nil, valueErrorf("value cannot be converted to type %v without overflow", d)
+	}
+	if err := e.checkSize(d, shape); err != nil {
+		return nil, err
+	}
+	out, err := k.Alloc(ctx, on, d, shape...)
+	if err != nil {
+		return nil, err
+	}
+	return out, k.Fill(ctx, out, n)
 }
 
 // Ones returns a new tensor of ones. The errors are those of Zeros.

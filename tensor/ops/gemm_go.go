@@ -36,7 +36,7 @@ func multiply[T number](ctx context.Context, e *Engine, x, y, bias *tensor.Tenso
 		}
 		return out, nil
 	}
-	if x, y, err = asMatrices(e, x, y); err != nil {
+	if x, y, err = asMatrices(ctx, e, x, y); err != nil {
 		return nil, err
 	}
 	if x.Rank() == 2 && y.Rank() == 2 {
@@ -88,7 +88,7 @@ func fillRows[T tensor.Element](e *Engine, out *tensor.Tensor, to []T, bias *ten
 // row, and a vector y one with one column. If y holds a single matrix, both results are matrices,
 // the first with the rows of all matrices of x. The results share the memory of x and y, or are
 // copies. The errors are those of flatten.
-func asMatrices(e *Engine, x, y *tensor.Tensor) (*tensor.Tensor, *tensor.Tensor, error) {
+func asMatrices(ctx context.Context, e *Engine, x, y *tensor.Tensor) (*tensor.Tensor, *tensor.Tensor, error) {
 	var err error
 	if x.Rank() == 1 {
 		if x, err = x.Unsqueeze(0); err != nil {
@@ -103,17 +103,17 @@ func asMatrices(e *Engine, x, y *tensor.Tensor) (*tensor.Tensor, *tensor.Tensor,
 	if slices.ContainsFunc(y.Shape()[:y.Rank()-2], func(size int) bool { return size != 1 }) {
 		return x, y, nil
 	}
-	if x, err = e.flatten(x); err != nil {
+	if x, err = e.flatten(ctx, x); err != nil {
 		return nil, nil, err
 	}
-	y, err = e.flatten(y)
+	y, err = e.flatten(ctx, y)
 	return x, y, err
 }
 
 // flatten returns the rows of t, of rank 2 or more, as one matrix: a tensor of shape [rows, columns]
-// that shares the memory of t if its strides allow it, and is a copy otherwise. The errors are those
-// of contiguous.
-func (e *Engine) flatten(t *tensor.Tensor) (*tensor.Tensor, error) {
+// that shares the memory of t if its strides allow it, and is a copy otherwise, also on a device. The
+// errors are those of Clone.
+func (e *Engine) flatten(ctx context.Context, t *tensor.Tensor) (*tensor.Tensor, error) {
 	last := t.Rank() - 1
 	if last == 1 {
 		return t, nil
@@ -121,7 +121,7 @@ func (e *Engine) flatten(t *tensor.Tensor) (*tensor.Tensor, error) {
 	rows, step, ok := mergeDims(t.Shape()[:last], t.Strides()[:last])
 	if !ok {
 		var err error
-		if t, err = e.clone(t); err != nil {
+		if t, err = e.Clone(ctx, t); err != nil {
 			return nil, err
 		}
 		rows, step, _ = mergeDims(t.Shape()[:last], t.Strides()[:last])

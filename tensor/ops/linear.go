@@ -54,7 +54,7 @@ func (e *Engine) LinearBackward(ctx context.Context, grad, x, weight *tensor.Ten
 			}
 		}
 	}
-	if grad, err = e.flatten(grad); err != nil {
+	if grad, err = e.flatten(ctx, grad); err != nil {
 		return nil, nil, nil, err
 	}
 	if needs[1] {
@@ -63,7 +63,7 @@ func (e *Engine) LinearBackward(ctx context.Context, grad, x, weight *tensor.Ten
 		}
 	}
 	if needs[2] {
-		if gb, err = e.sumRows(grad); err != nil {
+		if gb, err = e.sumRows(ctx, grad); err != nil {
 			return nil, nil, nil, err
 		}
 	}
@@ -113,7 +113,7 @@ func shapeIfAny(t *tensor.Tensor) []int {
 // weightGradient returns the transpose of grad, of shape [rows, out], times the rows of x, of shape
 // [..., in], in new memory. The errors are those of flatten and product.
 func (e *Engine) weightGradient(ctx context.Context, grad, x *tensor.Tensor) (*tensor.Tensor, error) {
-	x, err := e.flatten(x)
+	x, err := e.flatten(ctx, x)
 	if err != nil {
 		return nil, err
 	}
@@ -125,15 +125,18 @@ func (e *Engine) weightGradient(ctx context.Context, grad, x *tensor.Tensor) (*t
 }
 
 // sumRows returns the sum of the rows of t, of shape [rows, columns] and dtype F32 or F64, as a new
-// tensor of shape [columns]. The errors are those of packed and newTensor.
-func (e *Engine) sumRows(t *tensor.Tensor) (*tensor.Tensor, error) {
-	if t.DType() == tensor.F32 {
+// tensor of shape [columns], on the device of t. The errors are those of SumTo, packed and newTensor.
+func (e *Engine) sumRows(ctx context.Context, t *tensor.Tensor) (*tensor.Tensor, error) {
+	switch {
+	case !onHost(t):
+		return e.SumTo(ctx, t, t.Shape()[1])
+	case t.DType() == tensor.F32:
 		return sumRows[float32](e, t)
 	}
 	return sumRows[float64](e, t)
 }
 
-// sumRows is Engine.sumRows for the dtype of T. Sums are computed in float64.
+// sumRows is Engine.sumRows on the host for the dtype of T. Sums are computed in float64.
 func sumRows[T floatNum](e *Engine, t *tensor.Tensor) (*tensor.Tensor, error) {
 	from, owner, err := packed[T](e, t)
 	if err != nil {
