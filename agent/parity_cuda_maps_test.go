@@ -228,7 +228,7 @@ func returnToGPU(steps int) func(w *cudagroup.Worker) {
 			require.NoError(w, err)
 			require.Len(w, got, 4)
 			all := agent.DeviceMap{}
-			for i, value := range []float64{0 + 1, 0 - 1, 0 * 1, 0 / 1} {
+			for i, value := range []float64{1, -1, 0, 0} {
 				w.RequireFull(got[i], value, cudagroup.GPU((3+i)%4), 2)
 				maps.Copy(all, cudagroup.Map(each[i]))
 			}
