@@ -250,7 +250,7 @@ func (e *stagedEnd) sendPart(src device.Buffer, last bool) error {
 	d := wire.CUDAIPCDescriptor{Device: int32(src.Device().Index), Slot: uint64(index), Outbox: box.describe()}
 	err = e.whileWanted(e.sends, func() error {
 		m.usedOn(s)
-		err := box.exchange(index, s, func(slot driver.Ptr) error {
+		err := box.exchange(e, index, s, func(slot driver.Ptr) error {
 			return m.gpu.driver.Copy(slot, at, src.Len(), s.handle)
 		})
 		if err != nil {

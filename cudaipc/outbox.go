@@ -25,6 +25,8 @@ type outbox struct {
 	events [slotCount]*sharedEvent
 	free   chan int // indices of slots
 
+	readers [slotCount]importer // the user of each slot whose peer copied out of it last
+
 	described bool       // to the peer of the present user
 	last      importer   // the last user; nil if its peer reads no slot any more
 	users     []importer // whose peers may have mapped it
@@ -117,16 +119,24 @@ func (b *outbox) describe() *wire.CUDAIPCOutbox {
 	return d
 }
 
-// exchange enqueues work with the memory of a slot on s, after the last use of the slot and before the
-// next one.
-func (b *outbox) exchange(index int, s *Stream, work func(driver.Ptr) error) error {
+// exchange enqueues work of the user end with the memory of a slot on s, after the last use of the slot
+// and before the next one. It does not wait for a process that has died, whose last copy never ends.
+func (b *outbox) exchange(end importer, index int, s *Stream, work func(driver.Ptr) error) error {
 	if err := b.gpu.enter(); err != nil {
 		return err
 	}
 	defer b.gpu.leave()
-	return exchange(b.gpu, b.events[index].handle, s, func() error {
-		return work(b.base + driver.Ptr(index*slotSize))
-	})
+	event, last := b.events[index].handle, b.readers[index]
+	b.readers[index] = end
+	if last != nil && (last == end || !last.dead()) {
+		if err := b.gpu.driver.Wait(s.handle, event); err != nil {
+			return err
+		}
+	}
+	if err := work(b.base + driver.Ptr(index*slotSize)); err != nil {
+		return err
+	}
+	return b.gpu.driver.Record(event, s.handle)
 }
 
 // closeOutboxes frees the outboxes, except those that another process may have mapped, and reports
