@@ -2,6 +2,7 @@ package samehost_test
 
 import (
 	"bytes"
+	"slices"
 
 	"github.com/stretchr/testify/require"
 
@@ -97,9 +98,17 @@ func (n *node) freeHost() {
 	n.host = nil
 }
 
+// isFilled reports whether all bytes of b are v, after the work of its stream.
+func (n *node) isFilled(b device.Buffer, v byte) bool {
+	return bytes.Equal(bytes.Repeat([]byte{v}, b.Len()), n.bytesOf(b))
+}
+
 // requireFilled requires that all bytes of b are v.
 func (n *node) requireFilled(b device.Buffer, v byte) {
-	require.Equal(n, bytes.Repeat([]byte{v}, b.Len()), n.bytesOf(b))
+	if got := n.bytesOf(b); !bytes.Equal(bytes.Repeat([]byte{v}, b.Len()), got) {
+		i := slices.IndexFunc(got, func(x byte) bool { return x != v })
+		require.FailNow(n, "wrong bytes", "byte %d of %d is %#x, not %#x", i, len(got), got[i], v)
+	}
 }
 
 // write sends a message of tensors for the target.

@@ -44,13 +44,15 @@ var (
 type node struct {
 	*procgroup.Member
 	*pipe.Pipe
-	kind    *cudaipc.Kind
-	control *cusim.Control
-	pipes   *pipe.Context
-	host    []byte   // page-locked
-	atEnd   []func() // that free what the other process may have mapped
-	fails   []string // of requirements
-	wrong   []string // bytes that check has found
+	route    route
+	kind     *cudaipc.Kind
+	control  *cusim.Control
+	pipes    *pipe.Context
+	listener *pipe.Listener // of the first process
+	host     []byte         // page-locked
+	atEnd    []func()       // that free what the other process may have mapped
+	fails    []string       // of requirements
+	wrong    []string       // bytes that check has found
 }
 
 // Errorf prints a failed requirement.
@@ -64,7 +66,17 @@ func (n *node) FailNow() { panic(strings.Join(n.fails, "\n")) }
 // pair is the two processes of a test.
 type pair struct {
 	*procgroup.Group
-	t *testing.T
+	t       *testing.T
+	options string
+	url     string // of the first one's listener
+}
+
+// replace starts another second process when the present one has ended.
+func (p pair) replace() {
+	p.t.Helper()
+	p.Restart(1)
+	p.Send(1, p.options)
+	p.Send(1, p.url)
 }
 
 // start starts two processes that call f with their node. options are those of the simulator of both.
@@ -75,8 +87,9 @@ func (r route) start(t *testing.T, options map[string]string, f func(n *node)) p
 	text, err := json.Marshal(options)
 	require.NoError(t, err)
 	g.SendAll(string(text))
-	g.Send(1, g.ReadLine(0)) // the address
-	return pair{g, t}
+	p := pair{g, t, string(text), g.ReadLine(0)}
+	g.Send(1, p.url)
+	return p
 }
 
 // alone is the line that the first process gets when the second one has ended.
@@ -99,7 +112,7 @@ func (r route) both(t *testing.T, options map[string]string, f func(n *node)) {
 
 // run is the main function of a process.
 func (r route) run(m *procgroup.Member, lib string, f func(n *node)) error {
-	n := &node{Member: m}
+	n := &node{Member: m, route: r}
 	line, err := m.ReadLine()
 	if err != nil {
 		return err
@@ -125,7 +138,7 @@ func (r route) run(m *procgroup.Member, lib string, f func(n *node)) error {
 	if n.pipes, err = r.newContext(m.Name(), n.kind); err != nil {
 		return err
 	}
-	n.connect(r)
+	n.connect()
 	f(n)
 	return n.close()
 }
@@ -147,26 +160,38 @@ func (r route) newContext(name string, kind *cudaipc.Kind) (*pipe.Context, error
 }
 
 // connect opens the pipe to the other process, and requires that it takes the route.
-func (n *node) connect(r route) {
+func (n *node) connect() {
+	var err error
 	if n.Rank == 0 {
 		at := []string{"uv://127.0.0.1:0"}
-		if r.shared {
+		if n.route.shared {
 			at = append(at, "shm://")
 		}
-		l, err := n.pipes.Listen(n.Context(), at...)
+		n.listener, err = n.pipes.Listen(n.Context(), at...)
 		require.NoError(n, err)
-		n.Send(l.URLs()[0])
-		n.Pipe, err = l.Accept(n.Context())
-		require.NoError(n, err)
-	} else {
-		url, err := n.ReadLine()
-		require.NoError(n, err)
-		n.Pipe, err = n.pipes.Dial(n.Context(), url)
-		require.NoError(n, err)
+		n.Send(n.listener.URLs()[0])
+		n.accept()
+		return
 	}
+	url, err := n.ReadLine()
+	require.NoError(n, err)
+	n.Pipe, err = n.pipes.Dial(n.Context(), url)
+	require.NoError(n, err)
+	n.requireRoute()
+}
+
+// accept waits for the pipe of another process.
+func (n *node) accept() {
+	var err error
+	n.Pipe, err = n.listener.Accept(n.Context())
+	require.NoError(n, err)
+	n.requireRoute()
+}
+
+func (n *node) requireRoute() {
 	plan := n.Plan()
-	require.Equal(n, r.dialect, plan.Dialect)
-	require.Equal(n, r.shared, plan.Transport == shm.Name, plan)
+	require.Equal(n, n.route.dialect, plan.Dialect)
+	require.Equal(n, n.route.shared, plan.Transport == shm.Name, plan)
 	name, _ := plan.Channel(gpu(0), gpu(1))
 	require.Equal(n, cudaipc.IPCName, name, plan)
 }

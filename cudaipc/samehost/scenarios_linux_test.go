@@ -1,7 +1,6 @@
 package samehost_test
 
 import (
-	"bytes"
 	"fmt"
 	"runtime"
 	"time"
@@ -47,7 +46,7 @@ const lastUse = "the slot of the outbox is not used again"
 
 // check requires nothing: it notes whether a byte of b is not v.
 func (n *node) check(b device.Buffer, v byte) {
-	if !bytes.Equal(n.bytesOf(b), bytes.Repeat([]byte{v}, b.Len())) {
+	if !n.isFilled(b, v) {
 		n.wrong = append(n.wrong, fmt.Sprintf("not %d", v))
 	}
 }
