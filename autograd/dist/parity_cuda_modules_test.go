@@ -170,11 +170,11 @@ func TestParityCudaSyncStreams(t *testing.T) {
 	cudagroup.Run(t, parityWorld, cudaCase("TensorPipeCudaDistAutogradTest.test_dist_autograd_sync_streams", mapsToNext, syncStreams))
 }
 
-// The sizes of gradientsSynchronizations. PyTorch's test has 5000 rows, for which the simulated GPUs would
-// take about 20 s.
+// The sizes of gradientsSynchronizations. PyTorch's test has 5000 rows, for which the simulated GPUs need more
+// than 10 s.
 const (
 	layerSize = 2000
-	inputRows = 1000
+	inputRows = 2500
 )
 
 // mapsToAll returns the maps that send tensors on the GPU with the rank of w to each worker, on the GPU with

@@ -12,8 +12,8 @@ import (
 // from the end. All must have the same shape, except in dim, and are cast to the dtype to which they
 // are promoted. As in PyTorch, vectors without elements count only for the dtype. The error is a
 // *ValueError for an empty list, a tensor of rank 0, shapes that do not match or a dimension that
-// does not exist, a *LimitError, or an error of package tensor.
-func (e *Engine) Cat(_ context.Context, xs []*tensor.Tensor, dim int) (*tensor.Tensor, error) {
+// does not exist, a *DeviceMismatchError, a *LimitError, or an error of package tensor.
+func (e *Engine) Cat(ctx context.Context, xs []*tensor.Tensor, dim int) (*tensor.Tensor, error) {
 	if len(xs) == 0 {
 		return nil, valueErrorf("torch.cat(): expected a non-empty list of Tensors")
 	}
@@ -33,14 +33,15 @@ func (e *Engine) Cat(_ context.Context, xs []*tensor.Tensor, dim int) (*tensor.T
 	if err != nil {
 		return nil, err
 	}
-	return e.concat(xs, parts, dim)
+	return e.concat(ctx, xs, parts, dim)
 }
 
 // concat returns a new tensor with the concatenation of parts, at least one tensor, along dimension
 // dim. Its dtype is the one to which the tensors of list are promoted, to which the parts are cast.
 // list has the parts, or tensors of the same dtypes, and may have more tensors. The error is a
-// *ValueError if the shapes do not match, a *LimitError, or an error of package tensor.
-func (e *Engine) concat(list, parts []*tensor.Tensor, dim int) (*tensor.Tensor, error) {
+// *ValueError if the shapes do not match, a *DeviceMismatchError, a *LimitError, or an error of package
+// tensor.
+func (e *Engine) concat(ctx context.Context, list, parts []*tensor.Tensor, dim int) (*tensor.Tensor, error) {
 	shape, err := concatShape(parts, dim)
 	if err != nil {
 		return nil, err
@@ -50,6 +51,13 @@ func (e *Engine) concat(list, parts []*tensor.Tensor, dim int) (*tensor.Tensor, 
 		o.add(t)
 	}
 	d := o.dtype()
+	k, err := e.kernelsOfAll(parts)
+	if err != nil {
+		return nil, err
+	}
+	if k != nil {
+		return e.deviceConcat(ctx, k, parts, dim, shape)
+	}
 	out, err := e.empty(d, shape...)
 	if err != nil {
 		return nil, err
@@ -65,6 +73,41 @@ func (e *Engine) concat(list, parts []*tensor.Tensor, dim int) (*tensor.Tensor, 
 			return nil, err
 		}
 		if err := target.CopyFrom(t); err != nil {
+			return nil, err
+		}
+		at += size
+	}
+	return out, nil
+}
+
+// kernelsOfAll is kernelsOf for a list of tensors, which is not empty.
+func (e *Engine) kernelsOfAll(xs []*tensor.Tensor) (k Kernels, err error) {
+	for _, t := range xs {
+		if k, err = e.kernelsOf(xs[0], t); err != nil {
+			return nil, err
+		}
+	}
+	return k, nil
+}
+
+// deviceConcat is concat for tensors on the device of k, into a new tensor of the given shape.
+func (e *Engine) deviceConcat(ctx context.Context, k Kernels, parts []*tensor.Tensor, dim int,
+	shape []int) (*tensor.Tensor, error) {
+	if err := checkDeviceDType(parts[0].DType(), parts...); err != nil {
+		return nil, err
+	}
+	out, err := e.deviceEmpty(ctx, k, parts[0], shape)
+	if err != nil {
+		return nil, err
+	}
+	at := 0
+	for _, t := range parts {
+		size := t.Shape()[dim]
+		target, err := out.Narrow(dim, at, size)
+		if err != nil {
+			return nil, err
+		}
+		if err := k.Copy(ctx, target, t); err != nil {
 			return nil, err
 		}
 		at += size
@@ -101,7 +144,7 @@ func concatShape(parts []*tensor.Tensor, dim int) ([]int, error) {
 // dimension at position dim; a negative one counts from the end of the new shape. The error is a
 // *ValueError for an empty list, different shapes or an invalid position, a *LimitError, or an error
 // of package tensor.
-func (e *Engine) Stack(_ context.Context, xs []*tensor.Tensor, dim int) (*tensor.Tensor, error) {
+func (e *Engine) Stack(ctx context.Context, xs []*tensor.Tensor, dim int) (*tensor.Tensor, error) {
 	if len(xs) == 0 {
 		return nil, valueErrorf("stack expects a non-empty TensorList")
 	}
@@ -120,7 +163,7 @@ func (e *Engine) Stack(_ context.Context, xs []*tensor.Tensor, dim int) (*tensor
 			return nil, err
 		}
 	}
-	return e.concat(xs, parts, dim)
+	return e.concat(ctx, xs, parts, dim)
 }
 
 // viewBytes is the approximate memory of a view.

@@ -21,7 +21,7 @@ func (e *Engine) AddSparse(ctx context.Context, a, b *tensor.Sparse, alpha Numbe
 		return nil, err
 	}
 	lists := []*tensor.Tensor{a.Indices(), b.Indices()}
-	indices, err := e.concat(lists, lists, 1)
+	indices, err := e.concat(ctx, lists, lists, 1)
 	if err != nil {
 		return nil, err
 	}
@@ -39,7 +39,7 @@ func (e *Engine) AddSparse(ctx context.Context, a, b *tensor.Sparse, alpha Numbe
 		}
 	}
 	lists = []*tensor.Tensor{first, second}
-	values, err := e.concat(lists, lists, 0)
+	values, err := e.concat(ctx, lists, lists, 0)
 	if err != nil {
 		return nil, err
 	}

@@ -13,7 +13,7 @@ import (
 // from the end of the new shape. The dtype is the one to which those of xs are promoted. The error is
 // a *ValueError for an empty list, different shapes or a position that is invalid or among the dense
 // dimensions, a *LimitError, or an error of package tensor.
-func (e *Engine) StackSparse(_ context.Context, xs []*tensor.Sparse, dim int) (*tensor.Sparse, error) {
+func (e *Engine) StackSparse(ctx context.Context, xs []*tensor.Sparse, dim int) (*tensor.Sparse, error) {
 	if len(xs) == 0 {
 		return nil, valueErrorf("stack expects a non-empty TensorList")
 	}
@@ -33,18 +33,18 @@ func (e *Engine) StackSparse(_ context.Context, xs []*tensor.Sparse, dim int) (*
 	}
 	indices, values := make([]*tensor.Tensor, len(xs)), make([]*tensor.Tensor, len(xs))
 	for i, s := range xs {
-		if indices[i], err = e.withRow(s.Indices(), dim, int64(i)); err != nil {
+		if indices[i], err = e.withRow(ctx, s.Indices(), dim, int64(i)); err != nil {
 			return nil, err
 		}
 		if values[i], err = e.cast(s.Values(), d); err != nil {
 			return nil, err
 		}
 	}
-	at, err := e.concat(indices, indices, 1)
+	at, err := e.concat(ctx, indices, indices, 1)
 	if err != nil {
 		return nil, err
 	}
-	all, err := e.concat(values, values, 0)
+	all, err := e.concat(ctx, values, values, 0)
 	if err != nil {
 		return nil, err
 	}
@@ -53,7 +53,7 @@ func (e *Engine) StackSparse(_ context.Context, xs []*tensor.Sparse, dim int) (*
 
 // withRow returns a new matrix with the rows of indices, and before row number at one whose elements
 // are value.
-func (e *Engine) withRow(indices *tensor.Tensor, at int, value int64) (*tensor.Tensor, error) {
+func (e *Engine) withRow(ctx context.Context, indices *tensor.Tensor, at int, value int64) (*tensor.Tensor, error) {
 	row, err := e.empty(tensor.I64, 1, indices.Shape()[1])
 	if err != nil {
 		return nil, err
@@ -70,7 +70,7 @@ func (e *Engine) withRow(indices *tensor.Tensor, at int, value int64) (*tensor.T
 		return nil, err
 	}
 	rows := []*tensor.Tensor{above, row, below}
-	return e.concat(rows, rows, 0)
+	return e.concat(ctx, rows, rows, 0)
 }
 
 // SelectSparse returns a new sparse tensor with the part of s at the given index of the sparse

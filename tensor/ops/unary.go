@@ -67,7 +67,10 @@ func (e *Engine) Sigmoid(_ context.Context, x *tensor.Tensor) (*tensor.Tensor, e
 
 // Neg returns a new tensor with the elements of x with the opposite sign; integers wrap around. The
 // error is a *ValueError for bools, a *LimitError, or an error of package tensor.
-func (e *Engine) Neg(_ context.Context, x *tensor.Tensor) (*tensor.Tensor, error) {
+func (e *Engine) Neg(ctx context.Context, x *tensor.Tensor) (*tensor.Tensor, error) {
+	if !onHost(x) && x.DType() != tensor.Bool {
+		return e.MulNumber(ctx, x, Int(-1))
+	}
 	return e.signed(fnNeg, x)
 }
 

@@ -3,6 +3,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -37,6 +38,18 @@ void *must_alloc(size_t size)
         fprintf(stderr, "cusim: out of memory\n");
         abort();
     }
+    return p;
+}
+
+void *must_alloc_staging(size_t size)
+{
+    enum { LARGE_PAGE = 2 << 20 };
+    if (size < LARGE_PAGE)
+        return must_alloc(size);
+    void *p = aligned_alloc(LARGE_PAGE, (size + LARGE_PAGE - 1) / LARGE_PAGE * LARGE_PAGE);
+    if (p == NULL)
+        return must_alloc(size); /* which prints the error */
+    (void)madvise(p, size, MADV_HUGEPAGE); /* without large pages it is only slower */
     return p;
 }
 

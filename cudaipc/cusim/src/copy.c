@@ -23,12 +23,12 @@ static void run_copy(struct op *op)
     }
     bool overlap = c->to < c->from + c->bytes && c->from < c->to + c->bytes;
     size_t early = overlap ? c->bytes : c->bytes / 2;
-    char *staged = must_alloc(c->bytes);
+    char *staged = must_alloc_staging(early);
     memcpy(staged, c->from, early);
     memset(c->to, POISON, c->bytes);
     pause_late(op);
-    memcpy(staged + early, c->from + early, c->bytes - early);
-    memcpy(c->to, staged, c->bytes);
+    memcpy(c->to, staged, early);
+    memcpy(c->to + early, c->from + early, c->bytes - early);
     free(staged);
 }
 

@@ -148,7 +148,7 @@ CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *
     LEAVE(get_function(function, module, name));
 }
 
-/* A launch. Inputs are copied before the kernel computes, so that they can be read late. */
+/* A launch. */
 struct kernel_op {
     struct op op;
     const struct kernel *kernel;
@@ -169,7 +169,7 @@ static void poison_output(const struct kernel_op *k)
     struct kernel_call poison = k->call; /* only the kernel knows the bytes that it writes */
     for (int i = 0; signature[i] != '\0'; i++) {
         if (signature[i] == 'p')
-            poison.memory[i] = memset(must_alloc(k->bytes[i]), POISON, k->bytes[i]);
+            poison.memory[i] = memset(must_alloc_staging(k->bytes[i]), POISON, k->bytes[i]);
     }
     k->kernel->run(&poison);
     for (int i = 0; signature[i] != '\0'; i++) {
@@ -178,8 +178,8 @@ static void poison_output(const struct kernel_op *k)
     }
 }
 
-/* Runs a kernel as a late device does, like run_copy in copy.c. The half of an input that is read
-   late is read early if the output overwrites it. */
+/* Runs a kernel as a late device does, like run_copy in copy.c. An input that the output overwrites is
+   read early, also if the device is not late. */
 static void run_kernel(struct op *op)
 {
     struct kernel_op *k = (struct kernel_op *)op;
@@ -192,8 +192,10 @@ static void run_kernel(struct op *op)
             continue;
         const char *in = k->call.memory[i];
         bool overwritten = in < out + k->bytes[0] && out < in + k->bytes[i];
-        early[i] = !op->late || overwritten ? k->bytes[i] : k->bytes[i] / 2;
-        staged.memory[i] = must_alloc(k->bytes[i]);
+        if (!op->late && !overwritten)
+            continue;
+        early[i] = overwritten ? k->bytes[i] : k->bytes[i] / 2;
+        staged.memory[i] = must_alloc_staging(k->bytes[i]);
         memcpy(staged.memory[i], in, early[i]);
     }
     if (op->late) {

@@ -29,6 +29,10 @@ void sim_unlock(void);
 /* Allocates zeroed memory, and aborts the process if there is none. */
 void *must_alloc(size_t size);
 
+/* Returns undefined memory for bytes of tensors that are kept for a moment. Large pages make it fast: most of
+   the time of a large copy would be faults. */
+void *must_alloc_staging(size_t size);
+
 /* ---- call.c: entering and leaving the functions of the driver */
 
 enum need {
