@@ -23,11 +23,11 @@ type cudaWorker struct {
 	group *cudagroup.Worker
 }
 
-// cudaCase returns the case with that ID of the class of PyTorch's tests: each process joins with
+// cudaCase returns the case with that ID: each process joins with
 // the device maps that maps returns, by the name of the worker, runs s, and shuts down. Nothing of a Context
 // may be left then.
 func cudaCase(id string, maps func(w *cudagroup.Worker) map[string]agent.DeviceMap, s func(w *cudaWorker)) cudagroup.Case {
-	return cudagroup.Case{ID: "dist_autograd/" + id, Run: func(g *cudagroup.Worker) {
+	return cudagroup.Case{ID: id, Run: func(g *cudagroup.Worker) {
 		graph := dist.New(dist.Options{Engine: g.Engine})
 		g.Live(func(c *agent.Config) {
 			c.Funcs, c.DeviceMaps = cudaFunctions(), maps(g)

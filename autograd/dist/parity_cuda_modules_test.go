@@ -125,17 +125,17 @@ var (
 )
 
 func cudaFunctions() agent.Funcs {
-	return agent.Funcs{
+	return append(functions(),
 		newRemoteCompute.Serve(func(context.Context, agent.None) (*remoteCompute, error) { return &remoteCompute{}, nil }),
-		newWrapper.Serve(newWrapperModule),
-	}
+		newWrapper.Serve(newWrapperModule), moved.Serve(move),
+	)
 }
 
 func cudaMethods() rref.Methods {
-	return rref.Methods{
+	return append(methods(),
 		computeForward.Serve((*remoteCompute).forward),
 		wrapperForward.Serve((*wrapper).forward), wrapperGradients.Serve((*wrapper).gradients),
-	}
+	)
 }
 
 // syncStreams doubles large tensors on another worker, on another GPU, and requires the gradients of local
@@ -167,7 +167,7 @@ func syncStreams(w *cudaWorker) {
 
 // TestParityCudaSyncStreams has the case of large tensors.
 func TestParityCudaSyncStreams(t *testing.T) {
-	cudagroup.Run(t, parityWorld, cudaCase("TensorPipeCudaDistAutogradTest.test_dist_autograd_sync_streams", mapsToNext, syncStreams))
+	cudagroup.Run(t, parityWorld, cudaCase("dist_autograd/TensorPipeCudaDistAutogradTest.test_dist_autograd_sync_streams", mapsToNext, syncStreams))
 }
 
 // The sizes of gradientsSynchronizations. PyTorch's test has 5000 rows, for which the simulated GPUs need more
@@ -240,5 +240,5 @@ func gradientsSynchronizations(w *cudaWorker) {
 
 // TestParityCudaGradients has the case of modules with parameters on several GPUs.
 func TestParityCudaGradients(t *testing.T) {
-	cudagroup.Run(t, parityWorld, cudaCase("TensorPipeCudaDistAutogradTest.test_gradients_synchronizations", mapsToAll, gradientsSynchronizations))
+	cudagroup.Run(t, parityWorld, cudaCase("dist_autograd/TensorPipeCudaDistAutogradTest.test_gradients_synchronizations", mapsToAll, gradientsSynchronizations))
 }

@@ -82,9 +82,9 @@ func deviceMapsBackward(w *cudaWorker) {
 // TestParityCuda has the cases with small tensors on GPUs.
 func TestParityCuda(t *testing.T) {
 	cudagroup.Run(t, parityWorld,
-		cudaCase("CudaDistAutogradTest.test_gpu_simple", withoutMaps, gpuSimple),
-		cudaCase("CudaDistAutogradTest.test_gpu_to_cpu_continuation", withoutMaps, gpuToCPU(false)),
-		cudaCase("CudaDistAutogradTest.test_gpu_to_cpu_continuation_gpu_root", withoutMaps, gpuToCPU(true)),
-		cudaCase("TensorPipeCudaDistAutogradTest.test_device_maps_backward_pass", mapsToNext, deviceMapsBackward),
+		cudaCase("dist_autograd/CudaDistAutogradTest.test_gpu_simple", withoutMaps, gpuSimple),
+		cudaCase("dist_autograd/CudaDistAutogradTest.test_gpu_to_cpu_continuation", withoutMaps, gpuToCPU(false)),
+		cudaCase("dist_autograd/CudaDistAutogradTest.test_gpu_to_cpu_continuation_gpu_root", withoutMaps, gpuToCPU(true)),
+		cudaCase("dist_autograd/TensorPipeCudaDistAutogradTest.test_device_maps_backward_pass", mapsToNext, deviceMapsBackward),
 	)
 }
