@@ -20,6 +20,7 @@ func TestErrorsNameTheMember(t *testing.T) {
 		{"unknown hello", "MPTHello", "b8 02 b9 00", "wire: MPTHello: nop: byte 2: unknown alternative 2"},
 		{"lanes", "MPTHello", "b8 00 b9 01 bc 00", "wire: MPTHello.ServerHello: nop: byte 4: want an array"},
 		{"wide pid", "CMADescriptor", "b9 02 83 05 00 00 00 00 00 00 00 06", "wire: CMADescriptor.pid: nop: byte 2"},
+		{"short handle", "CUDAIPCDescriptor", "b9 03 01 00 b9 03 bd 01 61 bd 02 01 02 ba 00", "wire: CUDAIPCDescriptor.outbox: nop: byte 13: a handle of 2 bytes, want 64"},
 		{"ptr", "XTHDescriptor", "b9 01 bd 00", "wire: XTHDescriptor.ptr: nop: byte 2"},
 		{"transports", "Brochure", "b9 02 ba 00", "wire: Brochure.transportDomainDescriptors: nop: byte 2"},
 		{"transports that are not there", "Brochure", "b9 02 bb 82 ff ff ff ff bb 00",

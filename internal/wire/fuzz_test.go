@@ -19,6 +19,8 @@ func FuzzDecodeCMADescriptor(f *testing.F)   { fuzzDecode(f, "CMADescriptor") }
 func FuzzDecodeXTHDescriptor(f *testing.F)   { fuzzDecode(f, "XTHDescriptor") }
 func FuzzDecodeMPTHello(f *testing.F)        { fuzzDecode(f, "MPTHello") }
 
+func FuzzDecodeCUDAIPCDescriptor(f *testing.F) { fuzzDecode(f, "CUDAIPCDescriptor") }
+
 const (
 	// costPerByte bounds the allocation per byte of input. The worst case, maps within maps of one
 	// entry each, is 37.

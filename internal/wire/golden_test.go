@@ -208,3 +208,22 @@ func requireCompletions(t *testing.T, conn capture.Connection) {
 	require.Equal(t, []string{"", ""}, texts(conn.ToClient))
 	require.Equal(t, []string{""}, texts(conn.ToServer))
 }
+
+// The bytes are derived from TensorPipe's source: an announcement of a later part, and of the first one.
+func TestCUDAIPCDescriptors(t *testing.T) {
+	later := CUDAIPCDescriptor{Slot: 2}
+	require.Equal(t, []byte{0xb9, 3, 0, 2, 0xbe}, later.Append(nil))
+
+	first := CUDAIPCDescriptor{Device: 1, Outbox: &CUDAIPCOutbox{Process: "4_effffffc_12345678901"}}
+	first.Outbox.Events = make([][64]byte, 4)
+	p := first.Append(nil)
+	require.Equal(t, []byte{0xb9, 3, 1, 0, 0xb9, 3, 0xbd, 22}, p[:8])
+	require.Equal(t, []byte{0xbd, 64}, p[30:32])
+	require.Equal(t, []byte{0xba, 4, 0xbd, 64}, p[96:100])
+	require.Len(t, p, 30+66+2+4*66)
+	for _, m := range []CUDAIPCDescriptor{later, first} {
+		got, err := DecodeCUDAIPCDescriptor(m.Append(nil), Limits{})
+		require.NoError(t, err)
+		require.Equal(t, m, got)
+	}
+}

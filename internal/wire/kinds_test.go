@@ -25,7 +25,10 @@ var kinds = map[string]struct {
 	"DescriptorReply": {decodeInto(DecodeDescriptorReply), &DescriptorReply{devices("cpu", "cuda", "npu")}},
 	"CMADescriptor":   {decodeAs(DecodeCMADescriptor), CMADescriptor{PID: 1 << 20, Ptr: 1 << 46}},
 	"XTHDescriptor":   {decodeAs(DecodeXTHDescriptor), XTHDescriptor{Ptr: 1 << 46}},
-	"MPTHello":        {decodeAs(DecodeMPTHello), MPTServerHello{[]MPTLane{{"10.0.0.1:80", 300}, {"10.0.0.1:81", 301}}}},
+	"CUDAIPCDescriptor": {decodeAs(DecodeCUDAIPCDescriptor), CUDAIPCDescriptor{Device: 1, Slot: 3, Outbox: &CUDAIPCOutbox{
+		Process: "4_effffffc_100", Memory: [64]byte{1}, Events: [][64]byte{{2}, {3}, {4}, {5}},
+	}}},
+	"MPTHello": {decodeAs(DecodeMPTHello), MPTServerHello{[]MPTLane{{"10.0.0.1:80", 300}, {"10.0.0.1:81", 301}}}},
 }
 
 func decodeAs[M encodable](decode func([]byte, Limits) (M, error)) func([]byte, Limits) (encodable, error) {

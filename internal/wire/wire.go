@@ -14,7 +14,7 @@
 // a [Descriptor] on the descriptor connection, followed by its payloads as bare frames; if it leaves
 // target devices open the receiver names them in a [DescriptorReply] on the reply connection. Tensors
 // are sent on the connections of channels, whose messages are here too: [CMADescriptor],
-// [XTHDescriptor] and [MPTHello].
+// [XTHDescriptor], [CUDAIPCDescriptor] and [MPTHello].
 //
 // # Decoding
 //
