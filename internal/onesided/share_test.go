@@ -23,6 +23,8 @@ type share struct {
 	kind device.Kind
 	hook func(*onesided.Recv) // called by Pull first, if not nil
 
+	acknowledge bool // Config.Acknowledge
+
 	mu   sync.Mutex
 	next uint64
 	all  map[uint64]*export // as memory handles do, they lead from one end to the other
@@ -52,7 +54,7 @@ func (f *share) New(_ context.Context, link channel.Link, _ channel.Role) (chann
 		Protocol:  shareEnd{f},
 		MaxFrame:  25,
 		WrapError: func(err error) error { return &channel.Error{Channel: "share", Peer: link.Peer, Err: err} },
-		Streams:   true,
+		Streams:   true, Acknowledge: f.acknowledge,
 	})
 	e.Run()
 	return e, nil
@@ -99,7 +101,7 @@ func (p shareEnd) Append(dst []byte, f onesided.Frame) []byte {
 }
 
 func (p shareEnd) Decode(_ int, text []byte) (f onesided.Frame, err error) {
-	if want := map[onesided.Kind]int{onesided.Describe: 25, onesided.Revoke: 9, onesided.Copied: 9}; len(text) != want[onesided.Kind(text[0])] {
+	if want := map[onesided.Kind]int{onesided.Describe: 25, onesided.Revoke: 9, onesided.Copied: 9, onesided.Acknowledged: 9}; len(text) != want[onesided.Kind(text[0])] {
 		return f, channel.ErrProtocol
 	}
 	f = onesided.Frame{Kind: onesided.Kind(text[0]), ID: binary.LittleEndian.Uint64(text[1:])}
