@@ -56,7 +56,7 @@ func TestParityDevices(t *testing.T) {
 func TestParityStreams(t *testing.T) {
 	inDialects(t, func(t *testing.T, p *pair, _ bool) {
 		parity.Case(t, "tensorpipe/channel.ReceiverWaitsForStartEvent", func(t *testing.T) {
-			require.NoError(t, p.control.Set("CUSIM_DELAY_US", "2000"))
+			p.set("CUSIM_DELAY_US", "2000")
 			src, dst := p.tensor(0, pattern(1, 4096)), p.tensor(0, make([]byte, 4096))
 			require.NoError(t, p.Copy(src, device.Bytes(pattern(2, 4096))))
 			p.start(t, src, dst)()
@@ -110,16 +110,16 @@ func TestNoCallWaitsForADevice(t *testing.T) {
 			sources = append(sources, p.tensor(i%2, pattern(i, 5<<20)))
 			targets = append(targets, p.tensor((i+1)%2, make([]byte, 5<<20)))
 		}
-		before := p.control.Blocking()
-		p.control.HoldAll()
+		before := p.blocking()
+		p.simulator().HoldAll()
 		for i := range sources {
 			waits = append(waits, p.start(t, sources[i], targets[i]))
 		}
-		p.control.ReleaseAll()
+		p.simulator().ReleaseAll()
 		for _, wait := range waits {
 			wait()
 		}
-		require.Equal(t, before, p.control.Blocking())
+		require.Equal(t, before, p.blocking())
 		for i, dst := range targets {
 			require.True(t, bytes.Equal(pattern(i, 5<<20), p.bytesOf(dst)), "tensor %d", i)
 		}
@@ -132,7 +132,7 @@ func TestManyMessagesUseTheSameMemory(t *testing.T) {
 		src, dst := p.tensor(0, pattern(1, 1000)), p.tensor(1, make([]byte, 1000))
 		calls := func() (n int) {
 			for _, f := range []string{"cuMemAlloc_v2", "cuMemHostAlloc", "cuStreamCreate", "cuEventCreate"} {
-				n += p.control.Calls(f)
+				n += p.simulator().Calls(f)
 			}
 			return n
 		}

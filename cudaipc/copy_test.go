@@ -29,7 +29,7 @@ func onDevice(d func(f *fixture) device.Device, stream bool) func(f *fixture, si
 }
 
 func zero(f *fixture) device.Device { return f.zero }
-func one(f *fixture) device.Device  { return f.one }
+func one(f *fixture) device.Device  { return f.second() }
 
 func pageable(_ *fixture, size int) device.Buffer { return device.Bytes(make([]byte, size)) }
 
@@ -109,9 +109,9 @@ func TestCopy(t *testing.T) {
 			}
 			f.setBytes(src, pattern(1, size))
 			f.setBytes(dst, pattern(2, size))
-			blocking := f.control.Blocking()
+			blocking := f.blocking()
 			require.NoError(t, f.Copy(dst, src), name)
-			require.Equal(t, blocking, f.control.Blocking(), name)
+			require.Equal(t, blocking, f.blocking(), name)
 			if src.Stream() != nil || dst.Stream() == nil {
 				f.setBytes(src, pattern(3, size)) // after the copy, in stream order
 			}
@@ -144,13 +144,13 @@ func TestCopyOrder(t *testing.T) {
 			for _, b := range []device.Buffer{first, second, third} {
 				f.synchronize(b.Stream())
 			}
-			blocking := f.control.Blocking()
+			blocking := f.blocking()
 			releaseSrc, releaseDst := f.hold(src.Stream().(*Stream)), f.hold(dst.Stream().(*Stream))
 			require.NoError(t, f.Copy(src, first.WithStream(src.Stream())))
 			require.NoError(t, f.Copy(dst, third.WithStream(dst.Stream())))
 			require.NoError(t, f.Copy(dst, src))
 			require.NoError(t, f.Copy(src, second.WithStream(src.Stream())))
-			require.Equal(t, blocking, f.control.Blocking(), name)
+			require.Equal(t, blocking, f.blocking(), name)
 			releaseDst()
 			releaseSrc()
 			require.True(t, bytes.Equal(pattern(1, size), f.contents(dst)), name)
@@ -183,10 +183,10 @@ func TestCopyOfLargeHostMemory(t *testing.T) {
 	f := newFixture(t, Options{})
 	s := f.stream(f.zero)
 	b := f.alloc(maxStaged+1, s)
-	blocking := f.control.Blocking()
+	blocking := f.simulator().Blocking()
 	p := pattern(1, b.Len())
 	require.NoError(t, f.Copy(b, device.Bytes(p)))
-	require.Equal(t, blocking+1, f.control.Blocking())
+	require.Equal(t, blocking+1, f.simulator().Blocking())
 	require.True(t, bytes.Equal(p, f.read(b)))
 }
 
@@ -200,9 +200,9 @@ func TestCopyStages(t *testing.T) {
 	locked, _ := b.Contiguous()
 	require.NoError(t, f.Copy(to, device.Bytes(locked)))
 	require.NoError(t, f.Copy(device.Bytes(locked), to))
-	require.Equal(t, 1, f.control.Calls("cuMemHostAlloc")-f.hostAllocs)
+	require.Equal(t, 1, f.simulator().Calls("cuMemHostAlloc")-f.hostAllocs)
 	require.NoError(t, f.Copy(to, device.Bytes(make([]byte, 100))))
-	require.Equal(t, 2, f.control.Calls("cuMemHostAlloc")-f.hostAllocs)
+	require.Equal(t, 2, f.simulator().Calls("cuMemHostAlloc")-f.hostAllocs)
 	f.synchronize(s)
 }
 
@@ -223,7 +223,7 @@ func TestAllocHost(t *testing.T) {
 	f.synchronize(s)
 	_, err := f.AllocHost(leastPinned, s)
 	require.NoError(t, err)
-	require.Equal(t, 1, f.control.Calls("cuMemHostAlloc")-f.hostAllocs)
+	require.Equal(t, 1, f.simulator().Calls("cuMemHostAlloc")-f.hostAllocs)
 	_, err = f.AllocHost(-1, s)
 	require.ErrorIs(t, err, device.ErrSize)
 	_, err = f.AllocHost(1, nil)

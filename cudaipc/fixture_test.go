@@ -1,6 +1,7 @@
 package cudaipc
 
 import (
+	"os"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -10,14 +11,17 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/device"
 )
 
-// fixture is a Kind on the simulated driver. At the end of the test the Kind is closed, and the test
-// fails if the driver was misused.
+// onGPU is the environment variable that, set to 1, makes the tests use the real driver. Those that need
+// the simulator, or a second GPU that is not there, are skipped.
+const onGPU = "TENSORPIPE_GPU"
+
+// fixture is a Kind on the simulated driver, or on the real one. At the end of the test the Kind is closed,
+// and the test fails if the simulated driver was misused.
 type fixture struct {
 	testing.TB
 	*Kind
-	control *cusim.Control
+	control *cusim.Control // nil with the real driver
 	zero    device.Device
-	one     device.Device
 
 	hostAllocs int // calls at the beginning
 }
@@ -26,26 +30,37 @@ func newFixture(t testing.TB, o Options) *fixture { return newFixtureWith(t, o, 
 
 // newFixtureWith sets options of the simulator at first. Those of devices need a process of its own.
 func newFixtureWith(t testing.TB, o Options, simulator map[string]string) *fixture {
-	lib := cusim.Library(t)
-	control, err := cusim.Open(lib)
-	require.NoError(t, err)
+	f := &fixture{TB: t}
+	lib := ""
+	if os.Getenv(onGPU) != "1" {
+		lib = cusim.Library(t)
+		var err error
+		f.control, err = cusim.Open(lib)
+		require.NoError(t, err)
+	}
 	for name, value := range simulator {
-		require.NoError(t, control.Set(name, value))
+		require.NoError(t, f.simulator().Set(name, value))
 	}
 	d, err := driver.Open(lib)
 	require.NoError(t, err)
-	k, err := New(d, o)
+	f.Kind, err = New(d, o)
 	require.NoError(t, err)
-	require.NoError(t, k.Viable())
-	misuses := control.Misuse()
-	f := &fixture{TB: t, Kind: k, control: control, zero: k.Devices()[0], one: k.Devices()[1]}
-	f.hostAllocs = control.Calls("cuMemHostAlloc")
+	require.NoError(t, f.Viable())
+	f.zero = f.Devices()[0]
+	misuses := 0
+	if f.control != nil {
+		misuses, f.hostAllocs = f.control.Misuse(), f.control.Calls("cuMemHostAlloc")
+	}
 	t.Cleanup(func() {
+		if f.control == nil {
+			require.NoError(t, f.Close())
+			return
+		}
 		f.set("CUSIM_FAIL", "")
 		f.set("CUSIM_DELAY_US", "")
-		control.ReleaseAll()
-		require.NoError(t, k.Close())
-		require.Equal(t, misuses, control.Misuse(), control.LastMisuse())
+		f.control.ReleaseAll()
+		require.NoError(t, f.Close())
+		require.Equal(t, misuses, f.control.Misuse(), f.control.LastMisuse())
 	})
 	return f
 }
@@ -53,10 +68,40 @@ func newFixtureWith(t testing.TB, o Options, simulator map[string]string) *fixtu
 // Name returns the name of the test. Kind has a method of that name too.
 func (f *fixture) Name() string { return f.TB.Name() }
 
-// set sets an option of the simulator until the end of the test.
+// simulator returns the control of the simulated driver, and skips the test if there is none.
+func (f *fixture) simulator() *cusim.Control {
+	f.Helper()
+	if f.control == nil {
+		f.Skip("the test needs the simulated driver")
+	}
+	return f.control
+}
+
+// second returns another GPU than zero, and skips the test if there is none.
+func (f *fixture) second() device.Device {
+	f.Helper()
+	if len(f.Devices()) < 2 {
+		f.Skip("the test needs a second GPU")
+	}
+	return f.Devices()[1]
+}
+
+// blocking returns the number of calls that have waited for a device, 0 with the real driver, which does not
+// count them.
+func (f *fixture) blocking() int {
+	if f.control == nil {
+		return 0
+	}
+	return f.control.Blocking()
+}
+
+// set sets an option of the simulator until the end of the test. The real driver is late by itself.
 func (f *fixture) set(option, value string) {
 	f.Helper()
-	require.NoError(f, f.control.Set(option, value))
+	if f.control == nil && option == "CUSIM_DELAY_US" {
+		return
+	}
+	require.NoError(f, f.simulator().Set(option, value))
 }
 
 func (f *fixture) stream(d device.Device) *Stream {
@@ -69,10 +114,10 @@ func (f *fixture) stream(d device.Device) *Stream {
 // hold holds back the work of s, and returns a function that ends that.
 func (f *fixture) hold(s *Stream) (release func()) {
 	f.Helper()
-	require.NoError(f, f.control.Hold(uintptr(s.Handle())))
+	require.NoError(f, f.simulator().Hold(uintptr(s.Handle())))
 	return func() {
 		f.Helper()
-		require.NoError(f, f.control.Release(uintptr(s.Handle())))
+		require.NoError(f, f.simulator().Release(uintptr(s.Handle())))
 	}
 }
 
@@ -86,9 +131,9 @@ func (f *fixture) alloc(size int, s *Stream) device.Buffer {
 // write copies p to b, and does not wait.
 func (f *fixture) write(b device.Buffer, p []byte) {
 	f.Helper()
-	before := f.control.Blocking()
+	before := f.blocking()
 	require.NoError(f, f.Copy(b, device.Bytes(p)))
-	require.Equal(f, before, f.control.Blocking())
+	require.Equal(f, before, f.blocking())
 }
 
 // read returns the bytes of b, after the work of its stream.

@@ -34,7 +34,7 @@ func (f *fixture) ipcEnds(t *testing.T) (from, to channel.Channel) {
 func TestIPCCallsOfAMessage(t *testing.T) {
 	f := newFixture(t, Options{})
 	from, to := f.ipcEnds(t)
-	src, dst := f.alloc(1<<20, f.stream(f.zero)), f.alloc(1<<20, f.stream(f.one))
+	src, dst := f.alloc(1<<20, f.stream(f.zero)), f.alloc(1<<20, f.stream(f.second()))
 	exchange := func(id uint64) {
 		sent, received := make(chan error, 1), make(chan error, 1)
 		to.Recv(id, dst, func(err error) { received <- err })
@@ -49,16 +49,16 @@ func TestIPCCallsOfAMessage(t *testing.T) {
 		"cuEventCreate": 0, "cuIpcGetMemHandle": 0, "cuIpcOpenMemHandle_v2": 0, "cuIpcOpenEventHandle": 0,
 		"cuIpcGetEventHandle": 0, "cuPointerGetAttribute": 0, "cuEventQuery": 0, "cuMemGetAddressRange_v2": 0,
 	}
-	before, blocking := map[string]int{}, f.control.Blocking()
+	before, blocking := map[string]int{}, f.blocking()
 	for name := range calls {
-		before[name] = f.control.Calls(name)
+		before[name] = f.simulator().Calls(name)
 	}
 	const messages = 50
 	for id := range uint64(messages) {
 		exchange(1 + id)
 	}
 	for name, each := range calls {
-		require.Equal(t, each*messages, f.control.Calls(name)-before[name], name)
+		require.Equal(t, each*messages, f.simulator().Calls(name)-before[name], name)
 	}
-	require.Equal(t, blocking, f.control.Blocking())
+	require.Equal(t, blocking, f.blocking())
 }

@@ -40,7 +40,7 @@ func TestLayout(t *testing.T) {
 // Invalid operands give an error of a type, before anything is enqueued.
 func TestKernelErrors(t *testing.T) {
 	f := newFixture(t, Options{})
-	s, far := f.stream(f.zero), f.stream(f.one)
+	s, far := f.stream(f.zero), f.stream(f.second())
 	k := f.Kernels()
 	alloc := func(s *Stream, d tensor.DType, shape ...int) *tensor.Tensor {
 		x, err := k.Alloc(device.WithStream(t.Context(), s), s.Device(), d, shape...)
@@ -52,7 +52,7 @@ func TestKernelErrors(t *testing.T) {
 	whole, peer := alloc(s, tensor.I64, 2, 3), alloc(far, tensor.F32, 2, 3)
 	host, err := tensor.Zeros(tensor.F32, 2, 3)
 	require.NoError(t, err)
-	launches := f.control.Calls("cuLaunchKernel")
+	launches := f.simulator().Calls("cuLaunchKernel")
 
 	var dtype *tensor.DTypeError
 	require.ErrorAs(t, k.Add(ctx, whole, whole, whole, ops.Int(1)), &dtype)
@@ -88,5 +88,5 @@ func TestKernelErrors(t *testing.T) {
 	if !invariants.Enabled { // panics
 		require.ErrorIs(t, k.Fill(ctx, y, ops.Int(1)), tensor.ErrReleased)
 	}
-	require.Equal(t, launches, f.control.Calls("cuLaunchKernel"))
+	require.Equal(t, launches, f.simulator().Calls("cuLaunchKernel"))
 }

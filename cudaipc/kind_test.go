@@ -26,7 +26,7 @@ func TestKind(t *testing.T) {
 	f := newFixture(t, Options{})
 	require.Equal(t, "cuda", f.Kind.Name())
 	require.Equal(t, device.Device{Kind: "cuda"}, f.zero)
-	require.Equal(t, device.Device{Kind: "cuda", Index: 1}, f.one)
+	require.Equal(t, device.Device{Kind: "cuda", Index: 1}, f.second())
 	require.Empty(t, f.Unusable())
 	require.NotNil(t, f.Driver())
 	for _, d := range f.Devices() {
@@ -34,7 +34,7 @@ func TestKind(t *testing.T) {
 		require.NoError(t, err)
 		require.False(t, active, "no context is initialised before its use")
 	}
-	f.alloc(1, f.stream(f.one))
+	f.alloc(1, f.stream(f.second()))
 	active, err := f.Driver().PrimaryContextActive(0)
 	require.NoError(t, err)
 	require.False(t, active)
@@ -47,16 +47,16 @@ func TestBadDevice(t *testing.T) {
 	}
 	f := newFixtureWith(t, Options{}, map[string]string{"CUSIM_BAD_DEVICE": "1"})
 	f.alloc(1, f.stream(f.zero))
-	_, err := f.NewStream(f.one)
+	_, err := f.NewStream(f.second())
 	require.ErrorContains(t, err, "cudaipc: cuda:1 cannot be used: driver: cuDevicePrimaryCtxRetain: CUDA_ERROR_DEVICE_UNAVAILABLE")
-	_, err = f.Alloc(f.one, 1, nil)
+	_, err = f.Alloc(f.second(), 1, nil)
 	require.Error(t, err)
 }
 
 // A device whose properties cannot be read or do not suffice is not used.
 func TestUnusableDevice(t *testing.T) {
 	f := newFixture(t, Options{})
-	f.set("CUSIM_FAIL", fmt.Sprintf("cuDeviceGetUuid_v2:1:%d", f.control.Calls("cuDeviceGetUuid_v2")+1))
+	f.set("CUSIM_FAIL", fmt.Sprintf("cuDeviceGetUuid_v2:1:%d", f.simulator().Calls("cuDeviceGetUuid_v2")+1))
 	k, err := New(f.Driver(), Options{})
 	require.NoError(t, err)
 	require.NoError(t, k.Viable())
@@ -97,7 +97,7 @@ func TestMisuse(t *testing.T) {
 	k := f.Kind
 	other := delayed.New(Name, 2)
 	t.Cleanup(other.Close)
-	zero, one := f.stream(f.zero), f.stream(f.one)
+	zero, one := f.stream(f.zero), f.stream(f.second())
 	strange, err := other.NewStream(f.zero)
 	require.NoError(t, err)
 	b := f.alloc(4, zero)
@@ -129,7 +129,7 @@ func TestMisuse(t *testing.T) {
 		{"copy from host to host", k.Copy(host, host), device.ErrMemory},
 		{"copy of another kind's memory", k.Copy(b, foreign), device.ErrMemory},
 		{"copy into another kind's memory", k.Copy(foreign, host), device.ErrMemory},
-		{"copy with the wrong device", k.Copy(host, device.On(f.one, mem, one)), device.ErrMemory},
+		{"copy with the wrong device", k.Copy(host, device.On(f.second(), mem, one)), device.ErrMemory},
 		{"copy on another device's stream", k.Copy(b.WithStream(one), host), device.ErrStream},
 		{"copy on another kind's stream", k.Copy(host, b.WithStream(strange)), device.ErrStream},
 		{"copy of host memory on another kind's stream", k.Copy(b, host.WithStream(strange)), device.ErrStream},
@@ -159,9 +159,9 @@ func TestClosedKind(t *testing.T) {
 	x, err := f.Kernels().Alloc(device.WithStream(t.Context(), s), f.zero, tensor.F32, 4)
 	require.NoError(t, err)
 	require.NoError(t, f.Kernels().Fill(t.Context(), x, ops.Int(1)))
-	unloaded := f.control.Calls("cuModuleUnload")
+	unloaded := f.simulator().Calls("cuModuleUnload")
 	require.NoError(t, k.Close())
-	require.Equal(t, unloaded+1, f.control.Calls("cuModuleUnload"))
+	require.Equal(t, unloaded+1, f.simulator().Calls("cuModuleUnload"))
 	require.NoError(t, k.Close())
 	active, err := f.Driver().PrimaryContextActive(0)
 	require.NoError(t, err)
@@ -199,7 +199,7 @@ func TestCloseWaits(t *testing.T) {
 func TestWrap(t *testing.T) {
 	f := newFixture(t, Options{})
 	d := f.Driver()
-	s := f.stream(f.one)
+	s := f.stream(f.second())
 	f.stream(f.zero)
 	g := f.gpus[1]
 	require.NoError(t, g.enter())
@@ -219,13 +219,13 @@ func TestWrap(t *testing.T) {
 		return found{d, err}
 	}
 	got := testwait.Finish(t, testwait.Start(deviceOf)) // no context is current there
-	require.Equal(t, found{f.one, nil}, got)
+	require.Equal(t, found{f.second(), nil}, got)
 	require.NoError(t, f.gpus[0].enter())
-	require.Equal(t, found{f.one, nil}, deviceOf())
+	require.Equal(t, found{f.second(), nil}, deviceOf())
 	b, err := f.Wrap(p+100, 900, s)
 	require.NoError(t, err)
 	f.gpus[0].leave()
-	require.Equal(t, f.one, b.Device())
+	require.Equal(t, f.second(), b.Device())
 	require.Equal(t, s, b.Stream())
 	require.Equal(t, p+100, memory(b).Ptr())
 	f.write(b, pattern(1, 900))
@@ -235,7 +235,7 @@ func TestWrap(t *testing.T) {
 	require.NoError(t, err)
 	require.NotNil(t, whole.Stream())
 	memory(whole).release() // frees nothing: the application does
-	require.Zero(t, f.stats(f.one))
+	require.Zero(t, f.stats(f.second()))
 
 	heap := make([]byte, 10)
 	for name, at := range map[string]driver.Ptr{"heap": driver.HostPtr(heap), "page-locked": driver.HostPtr(locked), "null": 0} {
@@ -261,7 +261,7 @@ func TestConcurrentUse(t *testing.T) {
 	f := newFixture(t, Options{})
 	work := func() error {
 		for i := range 50 {
-			s, err := f.NewStream([]device.Device{f.zero, f.one}[i%2])
+			s, err := f.NewStream([]device.Device{f.zero, f.second()}[i%2])
 			if err != nil {
 				return err
 			}

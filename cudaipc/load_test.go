@@ -59,8 +59,9 @@ func (f *fixture) requireSameBytes(want, got *tensor.Tensor, name string) {
 // that wait for the device.
 func TestLoadTensors(t *testing.T) {
 	f := newFixture(t, Options{})
+	f.simulator() // counts calls
 	f.set("CUSIM_DELAY_US", late)
-	s := f.stream(f.one)
+	s := f.stream(f.second())
 	ctx := device.WithStream(t.Context(), s)
 	large, want := largeFile(t)
 	const trained = "../tensor/safetensors/testdata/digits_split_mlp_final.safetensors"
@@ -72,16 +73,16 @@ func TestLoadTensors(t *testing.T) {
 		blocks int
 	}{{large, want, 2}, {trained, small, 1}} {
 		want, file := c.want, openFile(t, c.path)
-		hostAllocs, blocking := f.control.Calls("cuMemHostAlloc"), f.control.Blocking()
-		got, err := f.LoadTensors(ctx, file, f.one)
+		hostAllocs, blocking := f.simulator().Calls("cuMemHostAlloc"), f.blocking()
+		got, err := f.LoadTensors(ctx, file, f.second())
 		require.NoError(t, err)
-		require.Equal(t, blocking, f.control.Blocking())
-		require.Equal(t, c.blocks, f.control.Calls("cuMemHostAlloc")-hostAllocs, c.path)
+		require.Equal(t, blocking, f.blocking())
+		require.Equal(t, c.blocks, f.simulator().Calls("cuMemHostAlloc")-hostAllocs, c.path)
 		require.Len(t, got, len(want))
 		for name, x := range want {
-			require.Equal(t, f.one, got[name].Device())
+			require.Equal(t, f.second(), got[name].Device())
 			f.requireSameBytes(x, got[name], name)
-			one, err := f.LoadTensor(ctx, file, name, f.one)
+			one, err := f.LoadTensor(ctx, file, name, f.second())
 			require.NoError(t, err)
 			f.requireSameBytes(x, one, name)
 			one.Release()

@@ -47,7 +47,7 @@ func TestEvents(t *testing.T) {
 func TestStreamsWait(t *testing.T) {
 	f := newFixture(t, Options{})
 	first, other := f.stream(f.zero), f.stream(f.zero)
-	for _, d := range []device.Device{f.zero, f.one} {
+	for _, d := range []device.Device{f.zero, f.second()} {
 		second, third := f.stream(d), f.stream(d)
 		release := f.hold(first)
 		require.NoError(t, f.Sleep(first, 1))
@@ -61,7 +61,7 @@ func TestStreamsWait(t *testing.T) {
 		require.Equal(t, ev.(*Event).handle, again.(*Event).handle, "the event is used again")
 		require.NoError(t, again.Synchronize(t.Context()))
 		for _, s := range []*Stream{second, third} {
-			queued, err := f.control.Queued(uintptr(s.Handle()))
+			queued, err := f.simulator().Queued(uintptr(s.Handle()))
 			require.NoError(t, err)
 			require.Positive(t, queued)
 		}
@@ -83,11 +83,11 @@ func TestEventsAreReused(t *testing.T) {
 	f := newFixture(t, Options{})
 	s := f.stream(f.zero)
 	f.synchronize(s)
-	calls := f.control.Calls("cuEventCreate")
+	calls := f.simulator().Calls("cuEventCreate")
 	for range 100 {
 		f.synchronize(s)
 	}
-	require.Equal(t, calls, f.control.Calls("cuEventCreate"))
+	require.Equal(t, calls, f.simulator().Calls("cuEventCreate"))
 	func() {
 		_, err := s.Record()
 		require.NoError(t, err)
