@@ -120,7 +120,8 @@ func TestPassInStreamOrder(t *testing.T) {
 	}
 }
 
-// A leaf may be changed in place after a pass was enqueued, as by an optimizer: that waits for the pass.
+// Leaves may be changed in place after a pass was enqueued, as by an optimizer, also without their gradients:
+// that waits for the pass.
 func TestStepAfterPass(t *testing.T) {
 	g := newGPUs(t)
 	s := g.stream(gpu(0))
@@ -136,6 +137,9 @@ func TestStepAfterPass(t *testing.T) {
 			y, err := network(ctx, all)
 			require.NoError(t, err)
 			require.NoError(t, autograd.Backward(ctx, []*autograd.Variable{y}))
+			for _, x := range all { // before any other work waits for the pass
+				require.NoError(t, autograd.AddInPlace(autograd.NoGrad(g.ctx), x, x, -0.5))
+			}
 			for _, x := range all {
 				require.NoError(t, autograd.AddInPlace(autograd.NoGrad(ctx), x, autograd.New(x.Grad()), -0.25))
 				x.ZeroGrad()
@@ -210,6 +214,20 @@ func TestGradientOnAnotherDevice(t *testing.T) {
 		same, err := y.Node().OnDevice(ctx, 0, x.Grad())
 		require.NoError(t, err)
 		require.Same(t, x.Grad().Tensor(), same.Tensor())
+	}
+}
+
+// The gradient of a root with one element, which may have dimensions, is made on its device.
+func TestRootsOnGPU(t *testing.T) {
+	g := newGPUs(t)
+	for _, shape := range [][]int{{}, {1, 1}} {
+		x := g.leaf(g.random(0, shape...), g.stream(gpu(1)))
+		y, err := autograd.MulNumber(g.ctx, x, 3)
+		require.NoError(t, err)
+		require.NoError(t, autograd.Backward(g.ctx, []*autograd.Variable{y}))
+		want, err := g.engine.Full(g.ctx, tensor.F64, ops.Int(3), shape...)
+		require.NoError(t, err)
+		g.requireOn(gpu(1), autograd.Dense(want), x.Grad())
 	}
 }
 

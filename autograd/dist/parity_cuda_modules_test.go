@@ -145,7 +145,7 @@ func syncStreams(w *cudaWorker) {
 	remoteModule := rref.Remote(w.ctx, w.Agent, w.at(1), newRemoteCompute, agent.None{})
 	module := &localCompute{remoteModule}
 	for range race.Pick(10, 2) {
-		input := w.leaf(w.own(), uniform, 1000, 10000)
+		input := w.leaf(w.own(), uniform, race.Pick(1000, 50), 10000)
 		r := rand.Float64()
 		loss := func(ctx context.Context, result variable, err error) variable {
 			require.NoError(t, err)
