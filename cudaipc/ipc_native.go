@@ -118,6 +118,7 @@ func (p *ipcEnd) Describe(src device.Buffer) (onesided.Source, error) {
 		return nil, err
 	}
 	if err := m.gpu.driver.Record(s.event.handle, s.stream.handle); err != nil {
+		p.putEvent(s.event)
 		return nil, err
 	}
 	return s, nil

@@ -231,7 +231,7 @@ static CUresult record(CUevent event, CUstream stream)
     if (call_is_dropped(CALL_RECORD, s->counter))
         return CUDA_SUCCESS;
     struct event_slot *slot = slot_of(e->state, atomic_load(&e->state->recorded) + 1);
-    if (atomic_load(&slot->done) != atomic_load(&slot->number)) {
+    if (!is_done(e->state, atomic_load(&slot->number))) {
         fprintf(stderr, "cusim: more than %d records of an event are not done\n", EVENT_SLOTS);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
