@@ -49,6 +49,7 @@ type node struct {
 	control  *cusim.Control
 	pipes    *pipe.Context
 	listener *pipe.Listener // of the first process
+	url      string         // of the listener, for the second one
 	host     []byte         // page-locked
 	atEnd    []func()       // that free what the other process may have mapped
 	fails    []string       // of requirements
@@ -173,8 +174,13 @@ func (n *node) connect() {
 		n.accept()
 		return
 	}
-	url, err := n.ReadLine()
+	n.url, err = n.ReadLine()
 	require.NoError(n, err)
+	n.dial(n.url)
+}
+
+func (n *node) dial(url string) {
+	var err error
 	n.Pipe, err = n.pipes.Dial(n.Context(), url)
 	require.NoError(n, err)
 	n.requireRoute()
