@@ -29,14 +29,15 @@ type route struct {
 	name    string
 	dialect pipe.Dialect
 	shared  bool // the transport is shm
+	mixed   bool // the channel cuda_basic moves tensors between GPUs and hosts
 }
 
 // The native dialect copies directly, the compatible one through an outbox.
 var (
-	direct     = route{"native+shm", pipe.DialectNative, true}
-	staged     = route{"compatible+shm", pipe.DialectCompatible, true}
-	directOver = route{"native+uv", pipe.DialectNative, false}
-	stagedOver = route{"compatible+uv", pipe.DialectCompatible, false}
+	direct     = route{name: "native+shm", dialect: pipe.DialectNative, shared: true}
+	staged     = route{name: "compatible+shm", dialect: pipe.DialectCompatible, shared: true}
+	directOver = route{name: "native+uv", dialect: pipe.DialectNative}
+	stagedOver = route{name: "compatible+uv", dialect: pipe.DialectCompatible}
 )
 
 // node is one of two processes of a test: a device kind on the simulated driver, and a pipe to the
@@ -153,6 +154,9 @@ func (r route) newContext(name string, kind *cudaipc.Kind) (*pipe.Context, error
 			{Name: cudaipc.IPCName, Priority: 1200, Factory: cudaipc.NewIPC(kind)},
 			{Name: basic.Name, Priority: 1000, Factory: basic.New()},
 		},
+	}
+	if r.mixed {
+		o.Channels = append(o.Channels, pipe.ChannelEntry{Name: cudaipc.BasicName, Priority: 1100, Factory: cudaipc.NewBasic(kind, basic.New())})
 	}
 	if r.shared {
 		o.Transports = append(o.Transports, pipe.TransportEntry{Name: shm.Name, Priority: 200, Transport: shm.New()})

@@ -25,6 +25,14 @@ func TestParity(t *testing.T) {
 			parity.Case(t, "tensorpipe/channel.SendAcrossNonDefaultDevices", func(t *testing.T) { r.sendBetween(t, gpu(1), gpu(1)) })
 		})
 	}
+	for _, r := range race.Pick([]route{direct, staged, directOver, stagedOver}, []route{directOver, staged}) {
+		r.mixed = true
+		t.Run("mixed/"+r.name, func(t *testing.T) {
+			parity.Case(t, "tensorpipe/core.CudaSimpleWriteReadWithAllTargetDevices", func(t *testing.T) { r.sendMixed(t, 4) })
+			parity.Case(t, "tensorpipe/core.CudaSimpleWriteReadWithSomeTargetDevices", func(t *testing.T) { r.sendMixed(t, 2) })
+			parity.Case(t, "tensorpipe/core.CudaSimpleWriteReadWithoutTargetDevice", func(t *testing.T) { r.sendMixed(t, 0) })
+		})
+	}
 	parity.Case(t, "tensorpipe/common.DeviceForPointer", deviceForPointer)
 }
 
