@@ -142,12 +142,13 @@ func (a *Agent) buffers(ptr any) (all []device.Buffer, err error) {
 }
 
 // orderKept makes the tensors in the value to which ptr points, which is kept after the request, valid after the present
-// work of the request's streams. It does nothing for a value that cannot be sent.
-func (r *Request) orderKept(ptr any) error {
+// work of the request's streams. It returns a future that is done, for which streams wait after that work, or nil if no tensors are found, as in a value that cannot be sent.
+func (r *Request) orderKept(ptr any) (*Future[None], error) {
 	if len(r.streams) == 0 {
-		return nil
+		return nil, nil
 	}
-	return catchPanic(func() error {
+	var valid []device.Stream
+	err := catchPanic(func() error {
 		a := r.conn.agent
 		storages, err := codec.Storages(a.registry, a.limits.Codec, ptr)
 		if err != nil {
@@ -162,9 +163,9 @@ func (r *Request) orderKept(ptr any) error {
 			switch {
 			case work == nil:
 			case b.Stream() == nil:
-				err = s.SetStream(work)
+				valid, err = append(valid, work), s.SetStream(work)
 			default:
-				err = b.Stream().WaitFor(work)
+				valid, err = append(valid, b.Stream()), b.Stream().WaitFor(work)
 			}
 			if err != nil {
 				return err
@@ -172,6 +173,11 @@ func (r *Request) orderKept(ptr any) error {
 		}
 		return nil
 	})
+	if err != nil || len(valid) == 0 {
+		return nil, err
+	}
+	ordered := future.New[None]()
+	return ordered, ordered.SetOn(None{}, valid...)
 }
 
 // futureDevices returns the devices for the futures of calls, or nil.

@@ -137,13 +137,25 @@ const (
 	TypeOp     = opType     // the call of an operator by Agent.Op
 )
 
-// Kept is the result of a function that has run on behalf of a handler, see Request.Delegate.
+// Kept is a result that stays after its request, see Request.Keep: for example that of a function that has run on behalf
+// of a handler, see Request.Delegate.
 type Kept struct {
-	// Value points to the result, in memory of its own: a *R for a Func[A, R], a *[]any with all
-	// results for TypeInvoke and TypeOp.
+	// Value points to the result. That of Delegate is in memory of its own: a *R for a Func[A, R], a
+	// *[]any with all results for TypeInvoke and TypeOp.
 	Value any
 
 	borrowed []*tensor.Storage
+	ordered  *Future[None] // done, after the work that computes the tensors of the result; nil without such work
+}
+
+// Order makes the streams of ctx wait for the work that computes the tensors of the result, as far as they are found. The
+// host does not wait. The error is a *future.StreamError.
+func (k *Kept) Order(ctx context.Context) error {
+	if k.ordered == nil {
+		return nil
+	}
+	_, err := k.ordered.Wait(ctx)
+	return err
 }
 
 // Drop makes the memory of the arguments reusable that the function borrowed, see WithBorrowedArgs.
@@ -214,9 +226,6 @@ func (r *Request) keep(ptr any, err error) bool {
 	if d == nil {
 		return false
 	}
-	if err == nil {
-		err = r.orderKept(ptr)
-	}
 	if err != nil {
 		d.done(nil, err)
 		return true
@@ -224,10 +233,24 @@ func (r *Request) keep(ptr any, err error) bool {
 	// A copy, because ptr may point into the task, which also has the arguments.
 	result := reflect.New(reflect.TypeOf(ptr).Elem())
 	result.Elem().Set(reflect.ValueOf(ptr).Elem())
-	k := &Kept{Value: result.Interface(), borrowed: r.borrowed}
-	r.borrowed = nil
+	k, err := r.Keep(result.Interface())
+	if err != nil {
+		d.done(nil, err)
+		return true
+	}
+	k.borrowed, r.borrowed = r.borrowed, nil
 	d.done(k, nil)
 	return true
+}
+
+// Keep returns the result of a Task, to which ptr points, for use after the request: its tensors become valid after the
+// present work of the request's streams. The error is that of a stream, or a *PanicError if a custom encoding panics.
+func (r *Request) Keep(ptr any) (*Kept, error) {
+	ordered, err := r.orderKept(ptr)
+	if err != nil {
+		return nil, err
+	}
+	return &Kept{Value: ptr, ordered: ordered}, nil
 }
 
 // resultType returns the type by which the result of the function that serves the request is

@@ -331,10 +331,14 @@ func (t *callTask) Run(ctx context.Context, q *agent.Request) {
 	ptr, err := t.call(ctx, q.Incarnation())
 	switch {
 	case t.result != nil:
+		var kept *agent.Kept
+		if err == nil {
+			kept, err = q.Keep(ptr)
+		}
 		if err != nil {
 			ptr = nil
 		}
-		t.refs.complete(t.result, ptr, nil, err)
+		t.refs.complete(t.result, ptr, kept, err)
 		replyCreated(ctx, q, t.epoch, err)
 	case err != nil:
 		_ = q.Fail(err)
@@ -381,6 +385,9 @@ func (t *callTask) call(ctx context.Context, from [16]byte) (ptr any, err error)
 		return nil, v.err
 	case t.bound == nil:
 		return nil, fmt.Errorf("%w: type %s has no method %s that %s serves", ErrNoMethod, v.typ, t.method, t.refs.self.Name)
+	}
+	if err := v.order(ctx); err != nil {
+		return nil, err
 	}
 	return t.bound.call(ctx, v.ptr)
 }

@@ -36,6 +36,14 @@ func (v *value) stateName() string {
 	return v.typ
 }
 
+// order makes the streams of ctx wait for the work that computes the tensors of v, which is ready.
+func (v *value) order(ctx context.Context) error {
+	if v.kept == nil {
+		return nil
+	}
+	return v.kept.Order(ctx)
+}
+
 // drop releases the memory that the creation of the value has borrowed.
 func (v *value) drop() {
 	if v.kept != nil {

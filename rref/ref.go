@@ -246,6 +246,9 @@ func localValue[T any](ctx context.Context, c *core) (T, error) {
 	if err != nil {
 		return zero, err
 	}
+	if err := v.order(ctx); err != nil {
+		return zero, err
+	}
 	p, ok := v.ptr.(*T)
 	if ok {
 		return *p, nil
@@ -276,7 +279,7 @@ func (c *core) awaitValue(ctx context.Context) (*value, error) {
 }
 
 // ToHere returns the value: on the owner the value itself, on other workers a copy of what it is now.
-// It waits until the value exists. The call ends with ctx or with the limit of opts; that does no
+// It waits until the value exists. The streams of ctx wait for the work that computes its tensors. The call ends with ctx or with the limit of opts; that does no
 // harm to the reference. The error is that of the function that should have made the value, a
 // *CreationError, or matches ErrReleased, ErrNoValue, ErrType, or one of the errors of a call.
 func (f *Ref[T]) ToHere(ctx context.Context, opts ...agent.CallOption) (T, error) {
