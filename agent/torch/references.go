@@ -1,6 +1,7 @@
 package torch
 
 import (
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -25,6 +26,9 @@ func referenceText(e referenceError) (string, bool) {
 	case "no agent":
 		return "Current RPC agent is not set! Did you initialize the RPC framework (e.g. by calling `rpc.init_rpc`)?", true
 	case "creation":
+		if unsent := (*agent.DeviceError)(nil); errors.As(e, &unsent) {
+			return "", false // in PyTorch it is the error of rpc.remote, which sends nothing
+		}
 		return "RRef creation via rpc.remote() timed out, and it is possible that the RRef on the owner node does not exist.", true
 	case "encoding":
 		return "Can not pickle rref in python pickler", true

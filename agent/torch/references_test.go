@@ -38,6 +38,16 @@ func TestReferenceErrors(t *testing.T) {
 	}
 }
 
+// unsentFault is the error of a reference whose creation was not sent.
+type unsentFault struct{ fault }
+
+func (unsentFault) Error() string { return "fault: " + (&agent.DeviceError{}).Error() }
+func (unsentFault) Unwrap() error { return &agent.DeviceError{} }
+
+func TestUnsentCreation(t *testing.T) {
+	require.Equal(t, "fault: "+torch.Error(&agent.DeviceError{}), torch.Error(unsentFault{"creation"}))
+}
+
 // label is the label of a value or of a reference.
 type label string
 
