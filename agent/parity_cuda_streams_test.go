@@ -62,7 +62,7 @@ func slowAdd(ctx context.Context, w *cudagroup.Worker, x, y *tensor.Tensor) (*te
 	if err := w.Kind.RecordStream(b, current.(*cudaipc.Stream)); err != nil {
 		return nil, err
 	}
-	return cudagroup.Current(ctx, sum)
+	return cudagroup.WithoutStream(sum)
 }
 
 // withStreams joins the worker with the functions of the tests of streams and a map for the next worker, and runs f.

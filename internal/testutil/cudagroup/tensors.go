@@ -2,6 +2,7 @@ package cudagroup
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -71,6 +72,16 @@ func Current(ctx context.Context, x *tensor.Tensor) (*tensor.Tensor, error) {
 	return tensor.FromBuffer(b.WithStream(s), x.DType(), x.Shape()...)
 }
 
+// WithoutStream returns x as a tensor without a stream, as all are in PyTorch: only the current stream of the context in
+// which it is used is ordered with the work that computes it. x must be contiguous.
+func WithoutStream(x *tensor.Tensor) (*tensor.Tensor, error) {
+	b, err := x.Buffer()
+	if err != nil {
+		return nil, err
+	}
+	return tensor.FromBuffer(b.WithStream(nil), x.DType(), x.Shape()...)
+}
+
 // Ordered returns x as Current does, after it has made the current stream of ctx wait for the one on which x is valid.
 func Ordered(ctx context.Context, x *tensor.Tensor) (*tensor.Tensor, error) {
 	b, err := x.Buffer()
@@ -101,7 +112,7 @@ func (w *Worker) Host(x *tensor.Tensor) *tensor.Tensor {
 func (w *Worker) RequireFull(x *tensor.Tensor, value float64, d device.Device, shape ...int) {
 	require.NotNil(w, x)
 	require.Equal(w, d, x.Device())
-	require.Equal(w, shape, x.Shape())
+	require.True(w, slices.Equal(shape, x.Shape()), "shape %v", x.Shape())
 	got, err := tensor.Data[float32](w.Host(x))
 	require.NoError(w, err)
 	for i, v := range got {
