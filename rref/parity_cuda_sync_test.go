@@ -1,0 +1,206 @@
+package rref_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tensorpipe-go/tensorpipe/agent"
+	"github.com/tensorpipe-go/tensorpipe/device"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/cudagroup"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/race"
+	"github.com/tensorpipe-go/tensorpipe/rref"
+	"github.com/tensorpipe-go/tensorpipe/tensor"
+)
+
+// devicePairs are the devices of PyTorch's cases of synchronization, by their numbers in the names of the tests: the GPU
+// of the caller, and that of the model.
+type devicePairs [][2]int
+
+// cases returns a case for each pair, numbered from 1.
+func (p devicePairs) cases(name string, run func(w *cudagroup.Worker, local, remote int)) (all []cudagroup.Case) {
+	for i, pair := range p {
+		id := fmt.Sprintf("rpc/TensorPipeAgentCudaRpcTest.test_%s_synchronization%d", name, i+1)
+		all = append(all, cudagroup.Case{ID: id, Run: func(w *cudagroup.Worker) { run(w, pair[0], pair[1]) }})
+	}
+	return all
+}
+
+// iterations is how often a case compares two results of the model.
+func iterations() int { return race.Pick(10, 3) }
+
+// images returns new images on the GPU of the caller.
+func (m cudaMember) images(i, local int) *tensor.Tensor {
+	x, err := random(m.Context(), m.Worker, uint64(100+i), cudagroup.GPU(local), images, 1, imageSize, imageSize)
+	require.NoError(m, err)
+	return x
+}
+
+// toHere compares the result of the model that stays at its owner, and is fetched, with that of a call. If fetching did
+// not wait for the model, they would differ.
+func toHere(w *cudagroup.Worker, local, remote int) {
+	withModels(w, func(c *agent.Config) { setMap(w, c, w.Next(1), local, remote) }, func(m cudaMember) {
+		if m.Rank != 1 {
+			return
+		}
+		model := rref.Remote(m.Context(), m.agent, agent.To(m.Next(1)), newConvNet, cudagroup.GPU(remote))
+		for i := range iterations() {
+			m.compare(model, netInput{X: m.images(i, local)}, local)
+		}
+		m.RequireRoutes(m.Next(1), cudagroup.Map(map[int]int{local: remote}))
+	})
+}
+
+// compare requires that the result that the owner of the model keeps, once it is fetched, is that of a call.
+func (m cudaMember) compare(model *rref.Ref[*convNet], args netInput, local int) {
+	kept := forwardNet.Remote(m.Context(), model, args)
+	actual, err := kept.ToHere(m.Context())
+	require.NoError(m, err)
+	expected, err := forwardNet.Call(m.Context(), model, args)
+	require.NoError(m, err)
+	requireSameTensor(m.Worker, cudagroup.GPU(local), expected, actual)
+}
+
+// asArgument is toHere with a reference to the input, which the owner of the model fetches. Without devices all may be
+// used.
+func asArgument(devices ...device.Device) func(w *cudagroup.Worker, local, remote int) {
+	return func(w *cudagroup.Worker, local, remote int) {
+		withModels(w, func(c *agent.Config) {
+			setMap(w, c, w.Next(1), local, remote)
+			setMap(w, c, w.Next(w.World-1), remote, local)
+			c.Devices = devices
+		}, func(m cudaMember) {
+			if m.Rank != 1 {
+				return
+			}
+			model := rref.Remote(m.Context(), m.agent, agent.To(m.Next(1)), newConvNet, cudagroup.GPU(remote))
+			for i := range iterations() {
+				m.compare(model, netInput{Ref: rref.Own(m.agent, m.images(i, local))}, local)
+			}
+			m.RequireRoutes(m.Next(1), cudagroup.Map(map[int]int{local: remote}))
+		})
+	}
+}
+
+// relayed is asArgument where the result goes through a third worker, which fetches it from the owner of the model.
+func relayed(w *cudagroup.Worker, local, remote int) {
+	const input, owner, relay = "worker0", "worker1", "worker2"
+	withModels(w, func(c *agent.Config) {
+		switch w.Name() {
+		case input:
+			setMap(w, c, owner, local, remote)
+			setMap(w, c, relay, local, local)
+		case owner:
+			setMap(w, c, input, remote, local)
+		case relay:
+			setMap(w, c, owner, local, remote)
+		}
+	}, func(m cudaMember) {
+		if m.Name() != input {
+			return
+		}
+		model := rref.Remote(m.Context(), m.agent, owner, newConvNet, cudagroup.GPU(remote))
+		for i := range iterations() {
+			args := netInput{Ref: rref.Own(m.agent, m.images(i, local))}
+			kept := forwardNet.Remote(m.Context(), model, args)
+			actual, err := rref.Remote(m.Context(), m.agent, relay, rrefRelay, kept).ToHere(m.Context())
+			require.NoError(m, err)
+			expected, err := forwardNet.Call(m.Context(), model, args)
+			require.NoError(m, err)
+			requireSameTensor(m.Worker, cudagroup.GPU(local), expected, actual)
+		}
+		m.RequireRoutes(owner, cudagroup.Map(map[int]int{local: remote}))
+		m.RequireRoutes(relay, cudagroup.Map(map[int]int{local: local}))
+	})
+}
+
+func TestParityCudaSynchronization(t *testing.T) {
+	pairs := devicePairs{{0, 0}, {1, 0}, {1, 1}, {0, 1}}
+	all := pairs.cases("rref_to_here", toHere)
+	all = append(all, pairs.cases("rref_as_arg", asArgument())...)
+	fifth := devicePairs{{0, 0}}.cases("rref_as_arg", asArgument(cudagroup.GPU(0)))[0]
+	fifth.ID = "rpc/TensorPipeAgentCudaRpcTest.test_rref_as_arg_synchronization5"
+	all = append(all, fifth)
+	all = append(all, devicePairs{{0, 0}, {0, 1}, {1, 0}, {1, 1}}.cases("rref_forward", relayed)...)
+	cudagroup.Run(t, parityWorld, all...)
+}
+
+// linear is PyTorch's module of that name.
+type linear struct {
+	worker *cudagroup.Worker
+	weight *tensor.Tensor // [inputs, outputs]
+}
+
+// linearSize is the sizes of a new linear module.
+type linearSize struct{ In, Out int }
+
+var (
+	newLinear     = agent.NewFunc[linearSize, *linear]("torch.nn.Linear")
+	moveLinear    = rref.NewMethod[*linear, device.Device, *linear]("to")
+	forwardLinear = rref.NewMethod[*linear, *tensor.Tensor, *tensor.Tensor]("forward")
+	sumOf         = rref.NewOperator[*tensor.Tensor]("aten::sum")
+)
+
+func linearFuncs(w *cudagroup.Worker) agent.Funcs {
+	return agent.Funcs{newLinear.Serve(func(ctx context.Context, size linearSize) (*linear, error) {
+		weight, err := random(ctx, w, 3, device.CPU(), size.In, size.Out)
+		return &linear{w, weight}, err
+	})}
+}
+
+func linearMethods() rref.Methods {
+	return rref.Methods{moveLinear.Serve((*linear).to), forwardLinear.Serve((*linear).forward)}
+}
+
+func (l *linear) to(ctx context.Context, d device.Device) (*linear, error) {
+	weight, err := l.worker.Engine.To(ctx, l.weight, d)
+	return &linear{l.worker, weight}, err
+}
+
+// forward multiplies x on the current stream of ctx, after a long kernel, because the product is smaller than PyTorch's.
+func (l *linear) forward(ctx context.Context, x *tensor.Tensor) (*tensor.Tensor, error) {
+	x, err := cudagroup.Current(ctx, x)
+	if err != nil {
+		return nil, err
+	}
+	if err := l.worker.Sleep(ctx, x.Device()); err != nil {
+		return nil, err
+	}
+	y, err := l.worker.Engine.MatMul(ctx, x, l.weight)
+	if err != nil {
+		return nil, err
+	}
+	return cudagroup.WithoutStream(y)
+}
+
+// ownModel calls a model of its own, and compares the sum of the result that is computed for a reference with that
+// computed at once.
+func ownModel(w *cudagroup.Worker, local, remote int) {
+	const in, out = 256, 500
+	withModels(w, func(c *agent.Config) { setMap(w, c, w.Name(), local, remote) }, func(m cudaMember) {
+		to := agent.To(m.Name())
+		module := rref.Remote(m.Context(), m.agent, to, newLinear, linearSize{in, out})
+		model := moveLinear.Remote(m.Context(), module, cudagroup.GPU(remote))
+		for i := range 3 * iterations() {
+			x, err := random(m.Context(), w, uint64(i), cudagroup.GPU(local), in, in)
+			require.NoError(m, err)
+			y, err := forwardLinear.Call(m.Context(), model, x)
+			require.NoError(m, err)
+			require.Equal(m, cudagroup.GPU(local), y.Device())
+			kept, err := sumOf.Remote(m.Context(), rref.Own(m.agent, y)).ToHere(m.Context())
+			require.NoError(m, err)
+			y, err = cudagroup.Current(m.Context(), y)
+			require.NoError(m, err)
+			sum, err := m.Engine.Sum(m.Context(), y, nil, false, tensor.F32)
+			require.NoError(m, err)
+			requireSameTensor(w, cudagroup.GPU(local), sum, kept)
+		}
+		m.RequireRoutes(m.Name(), cudagroup.Map(map[int]int{local: remote}))
+	})
+}
+
+func TestParityCudaOwnModel(t *testing.T) {
+	cudagroup.Run(t, 1, devicePairs{{0, 0}, {0, 1}, {1, 0}, {1, 1}}.cases("owner_rref_forward", ownModel)...)
+}
