@@ -27,7 +27,7 @@ type Protocol interface {
 	// Pull copies the tensor at r.Memory to r.Buf, and may block. It stops early if r.Stopped returns an
 	// error, and returns that. An error that matches channel.ErrAborted means that the sender has
 	// revoked the tensor: r then waits for an Abort. One that matches io.ErrUnexpectedEOF means that the
-	// peer is gone, and ends the channel. Other errors fail r. A nil error means that the memory has all
+	// peer is gone, one that matches channel.ErrProtocol that the description is false; both end the channel. Other errors fail r. A nil error means that the memory has all
 	// bytes, or that the copy is enqueued: r then succeeds, even after an Abort or the end of the channel.
 	Pull(r *Recv) error
 

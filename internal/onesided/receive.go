@@ -128,8 +128,8 @@ func (r *Recv) Stopped() error {
 // informed unless the channel has ended; with Config.Acknowledge, r completes when the peer has
 // acknowledged that, or with the cause of an Abort or of the end of the channel. If err is not nil, r completes with the cause of an Abort
 // or of the end of the channel, if there was one. Otherwise, if err matches channel.ErrAborted, r
-// stays and waits for an Abort; if err matches io.ErrUnexpectedEOF, the channel ends with err, and
-// r with it; with any other error r completes with the result of WrapError.
+// stays and waits for an Abort; if err matches io.ErrUnexpectedEOF or channel.ErrProtocol, the channel
+// ends with err, and r with it; with any other error r completes with the result of WrapError.
 //
 // A Scheduler calls Finish once for each Recv that it has started, unless Stop has returned true.
 // The caller holds no lock that done takes.
@@ -158,7 +158,7 @@ func (r *Recv) Finish(err error) {
 	case errors.Is(err, channel.ErrAborted):
 		e.mu.Unlock()
 		return
-	case errors.Is(err, io.ErrUnexpectedEOF):
+	case errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, channel.ErrProtocol):
 		e.mu.Unlock()
 		e.fail(err)
 		return
