@@ -123,6 +123,10 @@ func (k kernels) Scale(_ context.Context, dst, x *tensor.Tensor, factor ops.Numb
 	return k.elementwise("scale", []float64{factor.Float64()}, dst, x)
 }
 
+func (k kernels) Sqrt(_ context.Context, dst, x *tensor.Tensor) error {
+	return k.elementwise("sqrt", nil, dst, x)
+}
+
 // elementwise sets dst with the kernel of that name, whose parameters are addresses, the number of
 // elements, and numbers.
 func (k kernels) elementwise(name string, numbers []float64, dst *tensor.Tensor, sources ...*tensor.Tensor) error {

@@ -127,6 +127,13 @@ var elementwise = map[string]operator{
 	"scale": func(ctx context.Context, e *ops.Engine, x, _ *tensor.Tensor) (*tensor.Tensor, error) {
 		return e.MulNumber(ctx, x, ops.Float(0.1))
 	},
+	"sqrt": func(ctx context.Context, e *ops.Engine, x, _ *tensor.Tensor) (*tensor.Tensor, error) {
+		square, err := e.Mul(ctx, x, x)
+		if err != nil {
+			return nil, err
+		}
+		return e.Sqrt(ctx, square)
+	},
 	"clone": func(ctx context.Context, e *ops.Engine, x, _ *tensor.Tensor) (*tensor.Tensor, error) {
 		return e.Contiguous(ctx, x)
 	},

@@ -23,8 +23,8 @@ var ptxInstructions = map[string]string{
 	"cvt.u64.u32": "qw", "cvt.rn.f32.f64": "fd",
 	"add.u64": "qqQ", "sub.u64": "qqQ", "div.u64": "qqQ", "mul.lo.u64": "qqQ", "mad.lo.u64": "qqQq",
 	"mad.lo.u32": "wwWw", "mad.wide.u32": "qwwq", "shl.b64": "qqW", "shr.u32": "wwW",
-	"add.rn.f32": "fff", "mul.rn.f32": "fff", "div.rn.f32": "fff", "fma.rn.f32": "ffff",
-	"add.rn.f64": "ddd", "mul.rn.f64": "ddd", "div.rn.f64": "ddd", "fma.rn.f64": "dddd",
+	"add.rn.f32": "fff", "mul.rn.f32": "fff", "div.rn.f32": "fff", "fma.rn.f32": "ffff", "sqrt.rn.f32": "ff",
+	"add.rn.f64": "ddd", "mul.rn.f64": "ddd", "div.rn.f64": "ddd", "fma.rn.f64": "dddd", "sqrt.rn.f64": "dd",
 	"setp.eq.u32": "pwW", "setp.ne.u32": "pwW", "setp.ge.u32": "pwW",
 	"setp.eq.u64": "pqQ", "setp.ne.u64": "pqQ", "setp.ge.u64": "pqQ", "setp.lt.u64": "pqQ",
 	"ld.param.u64": "qa", "ld.param.f64": "da",
@@ -211,7 +211,7 @@ func (e *ptxEntry) is(kind byte, o string) bool {
 func TestPTX(t *testing.T) {
 	entries, err := parsePTX(string(kernelText))
 	require.NoError(t, err)
-	require.Len(t, entries, 15)
+	require.Len(t, entries, 17)
 	for _, e := range entries {
 		require.NoError(t, e.check(), e.name)
 	}

@@ -150,7 +150,7 @@ func stepBy(ctx context.Context, x *autograd.Variable, direction, squares *tenso
 	e := autograd.EngineOf(ctx)
 	root, err := e.Sqrt(ctx, squares)
 	if err != nil {
-		return fmt.Errorf("sqrt: %w", err)
+		return err
 	}
 	if root, err = e.AddNumber(ctx, root, ops.Float(eps), ops.Int(1)); err != nil {
 		return err

@@ -33,6 +33,16 @@ func (e *Engine) SigmoidBackward(ctx context.Context, grad, out *tensor.Tensor) 
 // SqrtBackward returns the gradient of x for out = sqrt(x), given grad, the gradient of out:
 // grad/(2·out), in a new contiguous tensor. Arguments and errors are those of ReluBackward.
 func (e *Engine) SqrtBackward(ctx context.Context, grad, out *tensor.Tensor) (*tensor.Tensor, error) {
+	if !onHost(grad) {
+		if err := checkGrad("sqrt", grad, out); err != nil {
+			return nil, err
+		}
+		q, err := e.Div(ctx, grad, out)
+		if err != nil {
+			return nil, err
+		}
+		return q, e.MulNumberInPlace(ctx, q, Float(0.5))
+	}
 	return e.backward(ctx, "sqrt", grad, out, sqrtGradients[float32], sqrtGradients[float64])
 }
 

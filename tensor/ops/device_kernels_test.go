@@ -106,6 +106,10 @@ func (k kernels) Scale(_ context.Context, dst, x *tensor.Tensor, factor ops.Numb
 	return k.run(func(to *float32, from []float32) { *to = float32(factor.Float64()) * from[0] }, dst, x)
 }
 
+func (k kernels) Sqrt(_ context.Context, dst, x *tensor.Tensor) error {
+	return k.run(func(to *float32, from []float32) { *to = float32(math.Sqrt(float64(from[0]))) }, dst, x)
+}
+
 func (k kernels) Sum(ctx context.Context, dst, x *tensor.Tensor, dims []int) error {
 	if err := k.Fill(ctx, dst, ops.Int(0)); err != nil {
 		return err

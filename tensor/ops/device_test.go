@@ -91,6 +91,33 @@ var deviceOperators = map[string]func(ctx context.Context, e *ops.Engine, x, y *
 	"scale": func(ctx context.Context, e *ops.Engine, x, _ *tensor.Tensor) (*tensor.Tensor, error) {
 		return e.MulNumber(ctx, x, ops.Float(-3))
 	},
+	"neg": func(ctx context.Context, e *ops.Engine, x, _ *tensor.Tensor) (*tensor.Tensor, error) {
+		return e.Neg(ctx, x)
+	},
+	"sqrt": func(ctx context.Context, e *ops.Engine, x, _ *tensor.Tensor) (*tensor.Tensor, error) {
+		square, err := e.Mul(ctx, x, x)
+		if err != nil {
+			return nil, err
+		}
+		return e.Sqrt(ctx, square)
+	},
+	"gradient of sqrt": func(ctx context.Context, e *ops.Engine, x, y *tensor.Tensor) (*tensor.Tensor, error) {
+		return e.SqrtBackward(ctx, x, y)
+	},
+	"cat": func(ctx context.Context, e *ops.Engine, x, y *tensor.Tensor) (*tensor.Tensor, error) {
+		turned, err := y.Transpose(0, 1)
+		if err != nil {
+			return nil, err
+		}
+		return e.Cat(ctx, []*tensor.Tensor{x, turned, x}, -1)
+	},
+	"stack": func(ctx context.Context, e *ops.Engine, x, y *tensor.Tensor) (*tensor.Tensor, error) {
+		return e.Stack(ctx, []*tensor.Tensor{x, y}, 1)
+	},
+	"gradient of a bias": func(ctx context.Context, e *ops.Engine, x, y *tensor.Tensor) (*tensor.Tensor, error) {
+		_, _, bias, err := e.LinearBackward(ctx, x, nil, y, [3]bool{false, false, true})
+		return bias, err
+	},
 	"sum": func(ctx context.Context, e *ops.Engine, x, _ *tensor.Tensor) (*tensor.Tensor, error) {
 		return e.Sum(ctx, x, []int{0}, false, 0)
 	},

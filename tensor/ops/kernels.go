@@ -39,6 +39,9 @@ type Kernels interface {
 	// Scale sets dst to factor*x, which has the shape of dst.
 	Scale(ctx context.Context, dst, x *tensor.Tensor, factor Number) error
 
+	// Sqrt sets dst to the square roots of x, which has the shape of dst.
+	Sqrt(ctx context.Context, dst, x *tensor.Tensor) error
+
 	// Sum sets dst to the sums of x over the dimensions dims, sorted numbers from 0. dst has the rank
 	// of x, and size 1 in these dimensions.
 	Sum(ctx context.Context, dst, x *tensor.Tensor, dims []int) error

@@ -39,7 +39,18 @@ func (e *Engine) Log(_ context.Context, x *tensor.Tensor) (*tensor.Tensor, error
 
 // Sqrt returns a new tensor with the square root of each element of x, as Exp does for the
 // exponential.
-func (e *Engine) Sqrt(_ context.Context, x *tensor.Tensor) (*tensor.Tensor, error) {
+func (e *Engine) Sqrt(ctx context.Context, x *tensor.Tensor) (*tensor.Tensor, error) {
+	k, err := e.kernelsOf(x, nil)
+	if err != nil {
+		return nil, err
+	}
+	if k != nil {
+		out, err := e.deviceEmpty(ctx, k, x, x.Shape())
+		if err != nil {
+			return nil, err
+		}
+		return out, k.Sqrt(ctx, out, x)
+	}
 	return e.analytic(fnSqrt, x)
 }
 

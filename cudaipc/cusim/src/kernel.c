@@ -6,6 +6,7 @@
    simulator twice. */
 #include "kernel.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -220,6 +221,14 @@ static bool matmul_sizes(const struct kernel_call *c, size_t *bytes, size_t elem
         for (uint64_t i = 0; i < n; i++)                                                                     \
             dst[i] = x[i] * (TYPE)c->params[3].real;                                                         \
     }                                                                                                        \
+    static void sqrt_##NAME(const struct kernel_call *c)                                                     \
+    {                                                                                                        \
+        TYPE *dst = (TYPE *)(void *)c->memory[0];                                                            \
+        const TYPE *x = (const TYPE *)(const void *)c->memory[1];                                            \
+        uint64_t n = elements(c, c->params[2].number);                                                       \
+        for (uint64_t i = 0; i < n; i++) /* a root in double has no second rounding error as a float */      \
+            dst[i] = (TYPE)sqrt((double)x[i]);                                                               \
+    }                                                                                                        \
     static void sum_##NAME(const struct kernel_call *c)                                                      \
     {                                                                                                        \
         uint64_t columns = c->params[3].number;                                                              \
@@ -303,6 +312,7 @@ ARITHMETIC(double, f64)
     {"mul_" #NAME, "oppn", three_sizes_##NAME, mul_##NAME},                                                  \
     {"div_" #NAME, "oppn", three_sizes_##NAME, div_##NAME},                                                  \
     {"scale_" #NAME, "opnd", two_sizes_##NAME, scale_##NAME},                                                \
+    {"sqrt_" #NAME, "opn", two_sizes_##NAME, sqrt_##NAME},                                                   \
     {"sum_" #NAME, "opnn", sum_sizes_##NAME, sum_##NAME},                                                    \
     {"matmul_" #NAME, "oppnnnnnnnnnn", matmul_sizes_##NAME, matmul_##NAME}
 
