@@ -174,7 +174,6 @@ func reuseByAllocator(n *node) {
 		n.readInto(b)
 		n.copy(got, b)
 	}
-	b = device.Buffer{}
 	again := n.reuse(own, at)
 	if n.Rank == 1 {
 		n.check(got, 1)
