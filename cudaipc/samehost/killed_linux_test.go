@@ -32,7 +32,7 @@ func TestKilledAtDriverCalls(t *testing.T) {
 			whole, err := strconv.Atoi(p.ReadLine(1))
 			require.NoError(t, err)
 			require.Empty(t, p.ReadLine(0))
-			points := choosePoints(t, whole, race.Pick(25, 3))
+			points := choosePoints(t, whole, race.Pick(15, 3))
 			killed := 0
 			for _, point := range append(points, 0) {
 				p.Send(0, "again")

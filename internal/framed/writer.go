@@ -13,6 +13,9 @@ import (
 // Writer writes queued frames to one connection, in batches. F is a frame before it is encoded. All
 // methods may be called concurrently, Run once.
 type Writer[F any] struct {
+	// Written, if not nil, is called by Run for each frame that it has written. It is set before Run.
+	Written func(f F)
+
 	encode func(dst []byte, f F) []byte
 
 	mu     sync.Mutex
@@ -53,6 +56,7 @@ func (w *Writer[F]) Close() {
 // of conn when a write fails, or [net.ErrClosed] after Close. It does not close conn.
 func (w *Writer[F]) Run(conn transport.Conn) error {
 	var frames []transport.Frame // their memory is reused
+	var batch [batchFrames]F
 	for {
 		w.mu.Lock()
 		for w.queue.Len() == 0 && !w.closed {
@@ -63,7 +67,8 @@ func (w *Writer[F]) Run(conn transport.Conn) error {
 			if n == len(frames) {
 				frames = append(frames, transport.Frame{nil})
 			}
-			frames[n][0] = w.encode(frames[n][0][:0], w.queue.Pop())
+			batch[n] = w.queue.Pop()
+			frames[n][0] = w.encode(frames[n][0][:0], batch[n])
 		}
 		w.mu.Unlock()
 		if n == 0 {
@@ -72,6 +77,12 @@ func (w *Writer[F]) Run(conn transport.Conn) error {
 		if err := conn.WriteFrames(frames[:n]...); err != nil {
 			return err
 		}
+		if w.Written != nil {
+			for _, f := range batch[:n] {
+				w.Written(f)
+			}
+		}
+		clear(batch[:n])
 	}
 }
 

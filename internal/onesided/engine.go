@@ -59,10 +59,12 @@ type Engine struct {
 
 var _ channel.Channel = (*Engine)(nil)
 
-// sendOp is a Send. source is nil before the tensor is described.
+// sendOp is a Send. source is nil before the tensor is described. copied is set while it waits until
+// Acknowledged is written.
 type sendOp struct {
 	transfer.Transfer
 	source Source
+	copied bool
 }
 
 // New returns an Engine that owns the connections of link and retains link's functions. c.Protocol
@@ -79,6 +81,9 @@ func New(link channel.Link, c Config) *Engine {
 	e.work.L = &e.mu
 	e.scheduler, _ = c.Protocol.(Scheduler)
 	e.writer = framed.NewWriter(c.Protocol.Append)
+	if c.Acknowledge {
+		e.writer.Written = e.acknowledged
+	}
 	e.confirmation[0] = transport.Frame{nil}
 	e.lifecycle = transfer.NewLifecycle(func() error { return e.release(link) }, link.Broken)
 	return e
@@ -176,8 +181,8 @@ func (e *Engine) describe(s *sendOp, fault error) {
 }
 
 // handleCopied handles the peer's confirmation that it has pulled the tensor of the Send with the
-// given id: it completes the Send without error. If there is no such Send, because it was aborted,
-// handleCopied returns nil. After an error, with which the Send stays, the caller must end the
+// given id: it completes the Send without error or, with Config.Acknowledge, lets acknowledged do that.
+// If there is no such Send, because it was aborted, handleCopied returns nil. After an error, with which the Send stays, the caller must end the
 // channel. The error matches channel.ErrProtocol if the tensor has not been described, and is
 // otherwise that of the Source. It locks mu.
 func (e *Engine) handleCopied(id uint64) error {
@@ -186,27 +191,46 @@ func (e *Engine) handleCopied(id uint64) error {
 	var err error
 	switch {
 	case s == nil:
-	case s.source == nil:
-		err = fmt.Errorf("%w: a tensor was copied that was not described", channel.ErrProtocol)
+	case s.source == nil || s.copied:
+		err = fmt.Errorf("%w: a tensor was copied that was not described, or was copied before", channel.ErrProtocol)
 	default:
 		err = s.source.Copied()
 	}
-	if err == nil {
-		delete(e.sends, id)
-		if s != nil && e.Acknowledge {
-			e.writer.Push(Frame{Kind: Acknowledged, ID: id})
-		}
+	if s == nil || err != nil {
+		e.mu.Unlock()
+		return err
 	}
+	if e.Acknowledge {
+		s.copied = true
+		e.writer.Push(Frame{Kind: Acknowledged, ID: id})
+		e.mu.Unlock()
+		return nil
+	}
+	delete(e.sends, id)
 	e.mu.Unlock()
-	if s != nil && err == nil {
+	s.Done(nil)
+	return nil
+}
+
+// acknowledged is called when f has been written. If it is Acknowledged, the Send completes: earlier, the
+// caller could close the channel before the peer has got the frame.
+func (e *Engine) acknowledged(f Frame) {
+	if f.Kind != Acknowledged {
+		return
+	}
+	e.mu.Lock()
+	s := e.sends[f.ID]
+	delete(e.sends, f.ID)
+	e.mu.Unlock()
+	if s != nil { // the channel has not ended
 		s.Done(nil)
 	}
-	return err
 }
 
 // Abort implements [channel.Channel]; a nil cause stands for channel.ErrClosed. A Send whose tensor
 // has been described completes, with cause, when the description has been revoked; the peer is
-// informed, because it may keep the description for a Recv that will not come. A Recv completes
+// informed, because it may keep the description for a Recv that will not come. One whose tensor has been
+// copied completes without error. A Recv completes
 // with cause as soon as its memory is not in use, or without error if all bytes have been copied
 // before. The peer is not informed about a Recv: its Send stays described until the peer aborts it.
 // An id without a transfer is ignored, except that a description that waits for a Recv is dropped.
@@ -214,7 +238,7 @@ func (e *Engine) Abort(id uint64, cause error) {
 	cause = cmp.Or(cause, channel.ErrClosed)
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if s := e.sends[id]; s != nil {
+	if s := e.sends[id]; s != nil && !s.copied {
 		delete(e.sends, id)
 		s.CancelWait()
 		if s.source != nil {
@@ -233,10 +257,10 @@ func (e *Engine) Abort(id uint64, cause error) {
 	e.dropDescription(id)
 }
 
-// end completes s with cause. If s has been described, end first revokes the description, which may
-// block while the peer copies.
+// end completes s with cause. If s has been described and not copied, end first revokes the description,
+// which may block while the peer copies.
 func (s *sendOp) end(cause error) {
-	if s.source != nil {
+	if s.source != nil && !s.copied {
 		s.source.Revoke()
 	}
 	s.Done(cause)
