@@ -174,7 +174,7 @@ func TestParityCudaSyncStreams(t *testing.T) {
 // than 10 s.
 const (
 	layerSize = 2000
-	inputRows = 2500
+	inputRows = 2000
 )
 
 // mapsToAll returns the maps that send tensors on the GPU with the rank of w to each worker, on the GPU with
