@@ -166,7 +166,7 @@ func TestPipesShareMappings(t *testing.T) {
 		}
 		for i, f := range all {
 			require.NoError(n, f.Close())
-			if i < pipes-1 {
+			if i < pipes-2 { // the other process may be one pipe ahead
 				require.Zero(n, n.control.Calls("cuIpcCloseMemHandle"))
 			}
 		}
