@@ -125,9 +125,8 @@ func message(target device.Device, tensors ...device.Buffer) *pipe.Message {
 }
 
 // read receives the next message into new memory, valid on s.
-func (n *node) read(s *cudaipc.Stream) []device.Buffer { return n.readThis(n.next(), s) }
-
-func (n *node) readThis(in *pipe.Incoming, s *cudaipc.Stream) []device.Buffer {
+func (n *node) read(s *cudaipc.Stream) []device.Buffer {
+	in := n.next()
 	var into []device.Buffer
 	for _, t := range in.Descriptor().Tensors {
 		into = append(into, n.alloc(t.Length, s))

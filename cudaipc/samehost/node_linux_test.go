@@ -106,7 +106,10 @@ const alone = "alone"
 // mapped it, has ended.
 func (p pair) finish() {
 	p.t.Helper()
-	require.NoError(p.t, p.WaitExit(1))
+	if err := p.WaitExit(1); err != nil {
+		p.t.Log(p.WaitExit(0))
+		require.NoError(p.t, err)
+	}
 	p.Send(0, alone)
 	p.Wait()
 }
