@@ -95,7 +95,7 @@ func (f *fixture) blocking() int {
 	return f.control.Blocking()
 }
 
-// set sets an option of the simulator until the end of the test. The real driver is late by itself.
+// set sets an option of the simulator until the end of the test. The real driver needs no delay.
 func (f *fixture) set(option, value string) {
 	f.Helper()
 	if f.control == nil && option == "CUSIM_DELAY_US" {

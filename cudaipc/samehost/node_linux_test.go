@@ -56,7 +56,7 @@ type node struct {
 	listener *pipe.Listener // of the first process
 	url      string         // of the listener, for the second one
 	host     []byte         // page-locked
-	atEnd    []func()       // that free what the other process may have mapped
+	atEnd    []func()       // that free memory which the other process may have mapped
 	fails    []string       // of requirements
 	wrong    []string       // bytes that check has found
 	misuse   string         // a part of the report of the driver that is expected, or ""

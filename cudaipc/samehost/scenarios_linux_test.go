@@ -141,7 +141,7 @@ func reuseTarget(n *node) {
 	n.check(into, 4)
 }
 
-// acrossDevices sends from GPU 0 to GPU 1, and what has arrived and was changed back to GPU 0.
+// acrossDevices sends a tensor from GPU 0 to GPU 1, changes it there, and sends it back to GPU 0.
 func acrossDevices(n *node) {
 	if n.Rank == 0 {
 		b := n.filled(tensorSize, n.stream(gpu(0)), 1)
