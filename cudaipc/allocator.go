@@ -52,7 +52,7 @@ type segment struct {
 	size  int
 	small bool
 
-	importers []importer       // whose peers may have mapped it
+	importers processes        // that may have mapped it
 	handle    driver.IPCHandle // if there is one
 }
 
@@ -328,25 +328,48 @@ func (a *allocator) merge(b *block) {
 }
 
 // trim returns segments without used blocks to the driver, which waits for the device. Segments that
-// another process may have mapped stay.
+// another process may have mapped stay. Allocations go on meanwhile.
 func (a *allocator) trim() error {
+	var all []error
+	for _, s := range a.unused() {
+		all = append(all, a.gpu.driver.Free(s.base))
+	}
+	return errors.Join(all...)
+}
+
+// unused removes the segments without used blocks, and returns them. It joins free blocks of streams
+// without work at first, which may be parts of one segment.
+func (a *allocator) unused() (out []*segment) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.collect()
-	var all []error
+	var idle []*block
+	for stream, list := range a.free {
+		if done, err := a.gpu.driver.StreamDone(stream); done && err == nil {
+			idle = append(idle, list...)
+			delete(a.free, stream)
+		}
+	}
+	for _, b := range idle {
+		b.free = false
+	}
+	for _, b := range idle {
+		b.stream = idle[0].stream
+		a.merge(b)
+	}
 	for stream, list := range a.free {
 		a.free[stream] = slices.DeleteFunc(list, func(b *block) bool {
 			if b.size != b.segment.size || b.segment.exported() {
 				return false
 			}
-			all = append(all, a.gpu.driver.Free(b.segment.base))
+			out = append(out, b.segment)
 			a.segments = slices.DeleteFunc(a.segments, func(s *segment) bool { return s == b.segment })
 			a.stats.Segments--
 			a.stats.Held -= b.size
 			return true
 		})
 	}
-	return errors.Join(all...)
+	return out
 }
 
 // close frees all segments, except those that another process may have mapped, and reports whether

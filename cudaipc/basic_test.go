@@ -47,7 +47,7 @@ var gpuChannels = []struct {
 
 // The channels pass the conformance suite, which contains TensorPipe's tests of a channel. Over another
 // host channel the wire form of the compatible dialect is not TensorPipe's.
-func TestChannelConformance(t *testing.T) {
+func TestParityOfChannels(t *testing.T) {
 	for _, c := range gpuChannels {
 		for _, tr := range race.Pick(channelTransports, channelTransports[:1]) {
 			t.Run(c.name+"/"+tr.name, func(t *testing.T) {

@@ -1,6 +1,7 @@
 package cudaipc
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"runtime"
@@ -38,15 +39,11 @@ func (k *Kind) Copy(dst, src device.Buffer) error {
 		return err
 	}
 	defer c.gpu.leave()
-	if err := c.enqueue(); err != nil {
-		return err
+	err = c.enqueue()
+	for i, b := range [2]device.Buffer{dst, src} { // a part may be enqueued in spite of an error
+		err = cmp.Or(err, c.finish(b, c.memory[i]))
 	}
-	for i, b := range [2]device.Buffer{dst, src} {
-		if err := c.finish(b, c.memory[i]); err != nil {
-			return err
-		}
-	}
-	if dst.Stream() == nil && src.Stream() == nil {
+	if err == nil && dst.Stream() == nil && src.Stream() == nil {
 		err = c.stream.Synchronize(context.Background())
 	}
 	runtime.KeepAlive(dst)
@@ -198,7 +195,7 @@ func (c *copyOperation) copyHost(p []byte, at driver.Ptr) error {
 		return c.gpu.driver.Copy(at, driver.HostPtr(p), len(p), c.stream.handle)
 	}
 	if len(p) <= maxStaged && !c.gpu.pageLocked(p) {
-		return c.stream.deliver(p, at)
+		return c.stream.deliver(c.dst, p, at)
 	}
 	return c.gpu.driver.Copy(driver.HostPtr(p), at, len(p), c.stream.handle)
 }

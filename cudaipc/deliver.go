@@ -2,10 +2,11 @@ package cudaipc
 
 import (
 	"context"
-	"slices"
+	"runtime"
 	"sync"
 
 	"github.com/tensorpipe-go/tensorpipe/cudaipc/driver"
+	"github.com/tensorpipe-go/tensorpipe/device"
 )
 
 // delivery is the last step of a copy from a device to host memory that is not page-locked: the bytes
@@ -19,7 +20,7 @@ type delivery struct {
 // deliveries are those that belong to the work of a stream.
 type deliveries struct {
 	mu  sync.Mutex
-	all []*delivery
+	all map[*delivery]struct{}
 }
 
 // add adds more to the work of the stream.
@@ -29,27 +30,45 @@ func (s *deliveries) add(more ...*delivery) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.all = append(s.all, more...)
+	for _, d := range more {
+		s.insert(d)
+	}
+}
+
+// replace makes d the only one: it completes after all others.
+func (s *deliveries) replace(d *delivery) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	clear(s.all)
+	s.insert(d)
+}
+
+func (s *deliveries) insert(d *delivery) {
+	if s.all == nil {
+		s.all = make(map[*delivery]struct{})
+	}
+	s.all[d] = struct{}{}
 }
 
 // unfinished returns those that are not done, as a new slice, or nil.
-func (s *deliveries) unfinished() []*delivery {
+func (s *deliveries) unfinished() (left []*delivery) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.all = slices.DeleteFunc(s.all, func(d *delivery) bool {
+	for d := range s.all {
 		select {
 		case <-d.done:
-			return true
+			delete(s.all, d)
 		default:
-			return false
+			left = append(left, d)
 		}
-	})
-	return slices.Clone(s.all)
+	}
+	return left
 }
 
 // deliver enqueues a copy of device memory at at to page-locked memory on s, and starts a goroutine
-// that copies it to dst when it has arrived. The context of s must be current.
-func (s *Stream) deliver(dst []byte, at driver.Ptr) error {
+// that copies it to dst, a part of b, when it has arrived and the earlier deliveries of s are done. The
+// context of s must be current.
+func (s *Stream) deliver(b device.Buffer, dst []byte, at driver.Ptr) error {
 	g := s.gpu
 	staged, err := g.pinned.take(len(dst))
 	if err != nil {
@@ -65,12 +84,13 @@ func (s *Stream) deliver(dst []byte, at driver.Ptr) error {
 		return err
 	}
 	d := &delivery{done: make(chan struct{})}
-	s.deliveries.add(d)
+	s.deliveries.replace(d)
 	g.background.Go(func() {
 		defer close(d.done)
 		if d.err = arrived.Synchronize(context.Background()); d.err == nil {
 			copy(dst, staged.data)
 		}
+		runtime.KeepAlive(b)
 		arrived.Release()
 		g.pinned.putIdle(staged)
 	})

@@ -33,13 +33,13 @@ type gpu struct {
 	idle     []*outbox // without a user
 
 	mu       sync.Mutex
-	streams  []driver.Stream // idle, for reuse
-	all      []driver.Stream // every stream that was created
-	events   []driver.Event  // idle, for reuse
-	shared   []driver.Event  // every event for other processes
-	retired  []retiredEvent  // of shared, that peers may still use
-	standard *Stream         // the default stream
-	foreign  *Stream         // waits for work of other devices that uses memory of this one
+	streams  []driver.Stream        // idle, for reuse
+	all      []driver.Stream        // every stream that was created
+	events   []driver.Event         // idle, for reuse
+	shared   []driver.Event         // every event for other processes
+	retired  map[int][]*sharedEvent // of shared, by the process that may still use them
+	standard *Stream                // the default stream
+	foreign  *Stream                // waits for work of other devices that uses memory of this one
 }
 
 func newGPU(k *Kind, index int, o Options) *gpu {
@@ -106,15 +106,16 @@ func (g *gpu) initialise() error {
 	return nil
 }
 
-// takeStream returns an idle stream, or a new one. A reused stream may have work left, after which
-// later work runs. The context must be current.
+// takeStream returns an unused stream that has no work left, or a new one. The context must be current.
 func (g *gpu) takeStream() (driver.Stream, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if n := len(g.streams); n > 0 {
-		s := g.streams[n-1]
-		g.streams = g.streams[:n-1]
-		return s, nil
+	// A stream that still has work would delay that of its next user.
+	for i, s := range g.streams[:min(len(g.streams), maxBusyStreams)] {
+		if done, err := g.driver.StreamDone(s); done && err == nil {
+			g.streams = slices.Delete(g.streams, i, i+1)
+			return s, nil
+		}
 	}
 	s, err := g.driver.NewStream()
 	if err != nil {
@@ -126,6 +127,9 @@ func (g *gpu) takeStream() (driver.Stream, error) {
 	}
 	return s, nil
 }
+
+// maxBusyStreams bounds the unused streams that takeStream asks for work, the oldest ones.
+const maxBusyStreams = 16
 
 // collectedStreams is the number of new streams after which a garbage collection starts.
 const collectedStreams = 64

@@ -81,14 +81,21 @@ func decodePlace(text string) (p ipcPlace, ok bool) {
 	return p, d.Finish() == nil
 }
 
-// processIn returns the process that the peer's descriptors name, or 0.
+// processIn returns the process that all of the peer's descriptors name, or 0 if they do not, or if there
+// is no such process here: the peer may be in another namespace of processes.
 func processIn(descriptors map[device.Device]string) int {
+	process := 0
 	for _, text := range descriptors {
-		if p, ok := decodePlace(text); ok && p.pid > 0 && p.pid <= math.MaxInt32 {
-			return int(p.pid)
+		p, ok := decodePlace(text)
+		if !ok || p.pid <= 0 || p.pid > math.MaxInt32 || process != 0 && process != int(p.pid) {
+			return 0
 		}
+		process = int(p.pid)
 	}
-	return 0
+	if process != os.Getpid() && !processLives(process) {
+		return 0
+	}
+	return process
 }
 
 // uuidText returns u as 32 digits in groups of 8, 4, 4, 4 and 12.

@@ -39,8 +39,8 @@ type ipcEnd struct {
 	engine *onesided.Engine
 	link   channel.Link
 
-	process int         // of the peer, 0 if it is not known
-	ending  atomic.Bool // the peer has closed the channel
+	peer   int         // of the peer, 0 if it is not known
+	ending atomic.Bool // the peer has closed the channel
 
 	imports importSet
 
@@ -52,7 +52,7 @@ type ipcEnd struct {
 
 // newIPCEnd returns an end over link and starts its goroutines.
 func newIPCEnd(kind *Kind, link channel.Link, process int) channel.Channel {
-	p := &ipcEnd{kind: kind, process: process, events: make(map[*gpu][]*sharedEvent), imports: importSet{table: &kind.imports}}
+	p := &ipcEnd{kind: kind, peer: process, events: make(map[*gpu][]*sharedEvent), imports: importSet{table: &kind.imports}}
 	broken := link.Broken
 	link.Broken = func(err error) {
 		p.ending.Store(errors.Is(err, io.EOF))
@@ -109,7 +109,7 @@ func (p *ipcEnd) Describe(src device.Buffer) (onesided.Source, error) {
 		m, at = s.staged, s.staged.ptr
 	}
 	m.usedOn(s.stream)
-	base, handle, err := m.gpu.export(m, p)
+	base, handle, err := m.gpu.export(m, p.peer)
 	if err != nil {
 		return nil, err
 	}
@@ -154,7 +154,7 @@ func (s *ipcSource) Copied() error {
 
 // Revoke implements [onesided.Source]. It does not wait. The event is not used again before the
 // peer is gone, because the peer may record it later.
-func (s *ipcSource) Revoke() { s.event.gpu.retire(s.event, s.end) }
+func (s *ipcSource) Revoke() { s.event.gpu.retire(s.event, s.end.peer) }
 
 // Append implements [onesided.Protocol].
 func (p *ipcEnd) Append(dst []byte, f onesided.Frame) []byte {
@@ -183,8 +183,8 @@ func (p *ipcEnd) Decode(_ int, text []byte) (f onesided.Frame, err error) {
 	if f.Kind == onesided.Describe {
 		want = ipcDescription
 	}
-	reserved := binary.LittleEndian.Uint64(text[:8]) >> 8
-	if len(text) != want || f.Kind < onesided.Describe || f.Kind > onesided.Acknowledged || reserved != 0 {
+	if len(text) != want || f.Kind < onesided.Describe || f.Kind > onesided.Acknowledged ||
+		binary.LittleEndian.Uint64(text)>>8 != 0 {
 		return f, fmt.Errorf("%w: a frame of %d bytes of kind %d", channel.ErrProtocol, len(text), text[0])
 	}
 	f.ID = binary.LittleEndian.Uint64(text[8:])
@@ -263,7 +263,7 @@ func (p *ipcEnd) Close() {
 	p.closed = true
 	for g, events := range p.events {
 		for _, e := range events {
-			g.retire(e, p)
+			g.retire(e, p.peer)
 		}
 	}
 	p.events = nil
@@ -272,5 +272,8 @@ func (p *ipcEnd) Close() {
 // gone implements importer.
 func (p *ipcEnd) gone() bool { return p.ending.Load() || p.dead() }
 
+// process implements importer.
+func (p *ipcEnd) process() int { return p.peer }
+
 // dead implements importer.
-func (p *ipcEnd) dead() bool { return !processLives(p.process) }
+func (p *ipcEnd) dead() bool { return !processLives(p.peer) }

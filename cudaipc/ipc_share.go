@@ -3,8 +3,8 @@ package cudaipc
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"os"
-	"slices"
 	"sync"
 	"syscall"
 
@@ -29,12 +29,26 @@ type importer interface {
 	// dead reports whether the process of the peer has ended. Before that, work that it has enqueued
 	// may still use the memory.
 	dead() bool
+
+	// process returns the process of the peer, 0 if it is not known.
+	process() int
 }
 
-// retiredEvent is an event that may be used again when its peer is gone.
-type retiredEvent struct {
-	*sharedEvent
-	end importer
+// processes are those that may have mapped memory of this process.
+type processes map[int]struct{}
+
+// add adds a process; 0 stands for one that is not known.
+func (p *processes) add(process int) {
+	if *p == nil {
+		*p = make(processes)
+	}
+	(*p)[process] = struct{}{}
+}
+
+// live removes those that have ended, and reports whether any is left.
+func (p *processes) live() bool {
+	maps.DeleteFunc(*p, func(process int, _ struct{}) bool { return !processLives(process) })
+	return len(*p) > 0
 }
 
 // takeEvent returns an event of g for one transfer to the peer of p. The context must be current.
@@ -53,21 +67,24 @@ func (p *ipcEnd) putEvent(e *sharedEvent) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed {
-		e.gpu.retire(e, p)
+		e.gpu.retire(e, p.process())
 		return
 	}
 	p.events[e.gpu] = append(p.events[e.gpu], e)
 }
 
-// newSharedEvent returns an event whose last peer is gone, or a new one. The context must be current.
+// newSharedEvent returns an event whose last peer has ended, or a new one. The context must be current.
 func (g *gpu) newSharedEvent() (*sharedEvent, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	i := slices.IndexFunc(g.retired, func(e retiredEvent) bool { return e.end.gone() })
-	if i >= 0 {
-		e := g.retired[i].sharedEvent
-		g.retired = slices.Delete(g.retired, i, i+1)
-		return e, nil
+	for process, list := range g.retired {
+		if !processLives(process) {
+			g.retired[process] = list[:len(list)-1]
+			if len(list) == 1 {
+				delete(g.retired, process)
+			}
+			return list[len(list)-1], nil
+		}
 	}
 	handle, err := g.driver.NewEvent(driver.EventDisableTiming | driver.EventInterprocess)
 	if err != nil {
@@ -81,11 +98,14 @@ func (g *gpu) newSharedEvent() (*sharedEvent, error) {
 	return &sharedEvent{gpu: g, handle: handle, ipc: ipc}, nil
 }
 
-// retire keeps e until the peer of end is gone.
-func (g *gpu) retire(e *sharedEvent, end importer) {
+// retire keeps e until the process, which may still record it, has ended.
+func (g *gpu) retire(e *sharedEvent, process int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.retired = append(g.retired, retiredEvent{e, end})
+	if g.retired == nil {
+		g.retired = make(map[int][]*sharedEvent)
+	}
+	g.retired[process] = append(g.retired[process], e)
 }
 
 // streamOf returns the stream of b, or the default stream of g if it has none.
@@ -106,9 +126,9 @@ func (g *gpu) hasHandle(m *Memory) bool {
 	return err == nil && v != 0
 }
 
-// export returns the base address of the allocation of m and its handle, and records that the peer of
-// end may map it. The context must be current.
-func (g *gpu) export(m *Memory, end importer) (driver.Ptr, driver.IPCHandle, error) {
+// export returns the base address of the allocation of m and its handle, and records that the process may
+// map it. The context must be current.
+func (g *gpu) export(m *Memory, process int) (driver.Ptr, driver.IPCHandle, error) {
 	if m.block == nil {
 		base, _, err := g.driver.AddressRange(m.ptr)
 		if err != nil {
@@ -127,17 +147,12 @@ func (g *gpu) export(m *Memory, end importer) (driver.Ptr, driver.IPCHandle, err
 		}
 		s.handle = h
 	}
-	if !slices.Contains(s.importers, end) {
-		s.importers = append(s.importers, end)
-	}
+	s.importers.add(process)
 	return s.base, s.handle, nil
 }
 
 // exported reports whether another process may have mapped s. The caller holds the allocator's mu.
-func (s *segment) exported() bool {
-	s.importers = slices.DeleteFunc(s.importers, importer.dead)
-	return len(s.importers) > 0
-}
+func (s *segment) exported() bool { return s.importers.live() }
 
 // processLives reports whether another process exists. 0 stands for one that is not known, which may. A
 // peer in this process unmaps when its Kind is closed.
@@ -206,7 +221,9 @@ func (s *importSet) memory(g *gpu, h *driver.IPCHandle) (*imported, error) {
 		if i.ptr, err = g.driver.OpenMem(h); err != nil {
 			return err
 		}
-		_, i.size, err = g.driver.AddressRange(i.ptr)
+		if _, i.size, err = g.driver.AddressRange(i.ptr); err != nil {
+			_ = g.driver.CloseMem(i.ptr)
+		}
 		return err
 	})
 }

@@ -34,8 +34,8 @@ type stagedEnd struct {
 	recvs     *transfer.Queue
 	imports   importSet
 
-	process int         // of the peer, 0 if it is not known
-	ending  atomic.Bool // the peer has closed the channel
+	peer   int         // of the peer, 0 if it is not known
+	ending atomic.Bool // the peer has closed the channel
 
 	outboxes map[*gpu]*outbox              // used by the goroutine that sends
 	remote   map[int32]*wire.CUDAIPCOutbox // the peer's, by device; used by the goroutine that receives
@@ -59,7 +59,7 @@ var _ channel.Compatible = (*stagedEnd)(nil)
 // newStagedEnd returns an end over link and starts its goroutines.
 func newStagedEnd(kind *Kind, link channel.Link, process int) channel.Channel {
 	e := &stagedEnd{
-		kind: kind, link: link, process: process, sends: transfer.NewQueue(), recvs: transfer.NewQueue(),
+		kind: kind, link: link, peer: process, sends: transfer.NewQueue(), recvs: transfer.NewQueue(),
 		sent:     make(chan struct{}),
 		imports:  importSet{table: &kind.imports},
 		outboxes: make(map[*gpu]*outbox), remote: make(map[int32]*wire.CUDAIPCOutbox),
@@ -74,20 +74,16 @@ func newStagedEnd(kind *Kind, link channel.Link, process int) channel.Channel {
 // gone implements importer.
 func (e *stagedEnd) gone() bool { return e.ending.Load() || e.dead() }
 
+// process implements importer.
+func (e *stagedEnd) process() int { return e.peer }
+
 // dead implements importer.
-func (e *stagedEnd) dead() bool { return !processLives(e.process) }
+func (e *stagedEnd) dead() bool { return !processLives(e.peer) }
 
 func (e *stagedEnd) serveSends() {
 	defer close(e.sent)
 	e.fail(e.send())
 	e.lifecycle.Drain(e.sends)
-	for g, b := range e.outboxes {
-		var reader importer
-		if len(b.free) < slotCount {
-			reader = e
-		}
-		g.putOutbox(b, reader)
-	}
 }
 
 func (e *stagedEnd) serveRecvs() {
@@ -106,6 +102,13 @@ func (e *stagedEnd) serveConfirmations() {
 		if p.whole.Done != nil {
 			p.whole.Done(e.lifecycle.Err())
 		}
+	}
+	for g, b := range e.outboxes { // no goroutine of this end uses them any more
+		var reader importer
+		if len(b.free) < slotCount {
+			reader = e
+		}
+		g.putOutbox(b, reader)
 	}
 }
 

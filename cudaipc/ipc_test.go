@@ -33,7 +33,7 @@ func (f *fixture) ipcBackend(connect channeltest.Connect) channeltest.Backend {
 }
 
 // Both ends are in one process here; those of cudaipc/samehost are in two.
-func TestIPCConformance(t *testing.T) {
+func TestParityOfIPC(t *testing.T) {
 	f := newFixture(t, Options{})
 	channeltest.Run(t, f.ipcBackend(channeltest.Over(mem.New(nil), "")))
 }

@@ -10,8 +10,9 @@
 //	stream, err := kind.NewStream(kind.Devices()[0])
 //	b, err := kind.Alloc(stream.Device(), 1<<20, stream)
 //
-// No call waits for a GPU, except Synchronize, Close, Trim and copies of more than 32 MiB to or from host
-// memory that is not page-locked. The order of the work is that of streams.
+// No call waits for a GPU, except Synchronize, Close, Trim, LoadTensor, copies of more than 32 MiB to or from
+// host memory that is not page-locked, and copies from host memory with a stream on which such a copy to
+// host memory has not ended. The order of the work is that of streams.
 package cudaipc
 
 import (

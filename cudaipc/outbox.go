@@ -2,6 +2,7 @@ package cudaipc
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"strconv"
 
@@ -27,15 +28,13 @@ type outbox struct {
 
 	readers [slotCount]importer // the user of each slot whose peer copied out of it last
 
-	described bool       // to the peer of the present user
-	last      importer   // the last user; nil if its peer reads no slot any more
-	users     []importer // whose peers may have mapped it
+	described bool      // to the peer of the present user
+	last      importer  // the last user; nil if its peer reads no slot any more
+	users     processes // that may have mapped it
 }
 
-// maxUnsure bounds the idle outboxes of a GPU of which it is not known whether their last peers still
-// read them. Beyond that the oldest one is used: its peer has not closed the channel, but this end has
-// closed it before at least as many others.
-const maxUnsure = 8
+// maxOutboxes bounds the outboxes of a GPU.
+const maxOutboxes = 128
 
 // takeOutbox returns an outbox of g for end: one whose last peer reads it no more, or a new one.
 func (g *gpu) takeOutbox(end importer) (*outbox, error) {
@@ -46,8 +45,8 @@ func (g *gpu) takeOutbox(end importer) (*outbox, error) {
 	g.outboxMu.Lock()
 	defer g.outboxMu.Unlock()
 	i := slices.IndexFunc(g.idle, (*outbox).unread)
-	if i < 0 && len(g.idle) >= maxUnsure {
-		i = 0
+	if i < 0 && len(g.outboxes) >= maxOutboxes {
+		return nil, fmt.Errorf("cudaipc: %v has %d outboxes, which peers may still read: %w", g.device, maxOutboxes, ErrOutOfMemory)
 	}
 	if i >= 0 {
 		b := g.idle[i]
@@ -102,7 +101,7 @@ func (b *outbox) reset(end importer) {
 		b.free <- i
 	}
 	b.described, b.last = false, nil
-	b.users = append(slices.DeleteFunc(b.users, importer.dead), end)
+	b.users.add(end.process())
 }
 
 // describe returns the handles by which the peer maps b, in the first call for a user, and otherwise
@@ -146,7 +145,7 @@ func (g *gpu) closeOutboxes() (exported bool, err error) {
 	defer g.outboxMu.Unlock()
 	var all []error
 	for _, b := range g.outboxes {
-		if slices.ContainsFunc(b.users, func(i importer) bool { return !i.dead() }) {
+		if b.users.live() {
 			exported = true
 			continue
 		}

@@ -3,6 +3,7 @@ package cudaipc
 import (
 	"errors"
 	"fmt"
+	"math"
 	"math/bits"
 	"runtime"
 	"slices"
@@ -36,6 +37,9 @@ type pinnedBlock struct {
 // take returns a block of at least size bytes, whose contents are undefined. The context must be
 // current. The error is ErrClosed or that of the driver.
 func (p *pinnedPool) take(size int) (*pinnedBlock, error) {
+	if size > math.MaxInt/2+1 {
+		return nil, fmt.Errorf("cudaipc: %d bytes of page-locked memory: %w", size, ErrOutOfMemory)
+	}
 	class := max(leastPinned, 1<<bits.Len(uint(max(size, 1)-1)))
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -59,6 +63,11 @@ func (p *pinnedPool) take(size int) (*pinnedBlock, error) {
 
 // put frees b after the present work of stream. The context must be current.
 func (p *pinnedPool) put(b *pinnedBlock, stream driver.Stream) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		return
+	}
 	e, err := p.gpu.takeEvent()
 	if err != nil {
 		return // the device has failed: the block is not used again
@@ -67,8 +76,6 @@ func (p *pinnedPool) put(b *pinnedBlock, stream driver.Stream) {
 		return
 	}
 	b.event = e
-	p.mu.Lock()
-	defer p.mu.Unlock()
 	p.pending = append(p.pending, b)
 }
 

@@ -142,11 +142,11 @@ type Event struct {
 
 var _ device.Event = (*Event)(nil)
 
-// Done reports whether the work before the event has completed. It does not wait. The error is that
-// of the device.
+// Done reports whether the work before the event has completed, or will not because the device has
+// failed. It does not wait. The error is that of the device.
 func (e *Event) Done() (bool, error) {
 	if err := e.gpu.enter(); err != nil {
-		return false, err
+		return true, err
 	}
 	defer e.gpu.leave()
 	done, err := e.gpu.driver.EventDone(e.handle)
