@@ -1,0 +1,160 @@
+package cudaipc
+
+import (
+	"errors"
+	"slices"
+
+	"github.com/tensorpipe-go/tensorpipe/cudaipc/driver"
+)
+
+// use records that work on stream has used b, whose own stream is another one.
+func (a *allocator) use(b *block, stream driver.Stream) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if !slices.Contains(b.others, stream) {
+		b.others = append(b.others, stream)
+	}
+}
+
+// put frees b, which is not used after the present work of its streams. It does not wait. After
+// Close it does nothing.
+func (a *allocator) put(b *block) {
+	if a.gpu.enter() != nil {
+		return // closed, or the device has failed
+	}
+	defer a.gpu.leave()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.closed {
+		return
+	}
+	a.stats.Frees++
+	a.stats.InUse -= b.size
+	a.collectAt = min(a.collectAt, a.stats.InUse+max(a.stats.InUse, collectGrowth))
+	for _, s := range b.others {
+		e, err := a.gpu.takeEvent()
+		if err != nil {
+			return // the device has failed: the block is not used again
+		}
+		b.events = append(b.events, e)
+		if err := a.gpu.driver.Record(e, s); err != nil {
+			return
+		}
+	}
+	b.others = nil
+	if len(b.events) > 0 {
+		a.stats.Pending += b.size
+		a.pending = append(a.pending, b)
+		return
+	}
+	a.merge(b)
+}
+
+// collect frees the pending blocks whose events have completed.
+func (a *allocator) collect() {
+	a.pending = slices.DeleteFunc(a.pending, func(b *block) bool {
+		b.events = slices.DeleteFunc(b.events, func(e driver.Event) bool {
+			done, err := a.gpu.driver.EventDone(e)
+			if done && err == nil {
+				a.gpu.putEvent(e)
+			}
+			return done && err == nil
+		})
+		if len(b.events) > 0 {
+			return false
+		}
+		a.stats.Pending -= b.size
+		a.merge(b)
+		return true
+	})
+}
+
+// merge joins b with its free neighbours of the same stream, and inserts the result.
+func (a *allocator) merge(b *block) {
+	if p := b.prev; p != nil && p.free && p.stream == b.stream {
+		a.remove(p)
+		p.size += b.size
+		p.next = b.next
+		if b.next != nil {
+			b.next.prev = p
+		}
+		b = p
+	}
+	if n := b.next; n != nil && n.free && n.stream == b.stream {
+		a.remove(n)
+		b.size += n.size
+		b.next = n.next
+		if n.next != nil {
+			n.next.prev = b
+		}
+	}
+	a.insert(b)
+}
+
+// trim returns segments without used blocks to the driver, which waits for the device. Segments that
+// another process may have mapped stay. Allocations go on meanwhile.
+func (a *allocator) trim() error {
+	var all []error
+	for _, s := range a.unused() {
+		all = append(all, a.gpu.driver.Free(s.base))
+	}
+	return errors.Join(all...)
+}
+
+// unused removes the segments without used blocks, and returns them. It joins free blocks of streams
+// without work at first, which may be parts of one segment.
+func (a *allocator) unused() (out []*segment) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.collect()
+	var idle []*block
+	for stream, list := range a.free {
+		if done, err := a.gpu.driver.StreamDone(stream); done && err == nil {
+			idle = append(idle, list...)
+			delete(a.free, stream)
+		}
+	}
+	for _, b := range idle {
+		b.free = false
+	}
+	for _, b := range idle {
+		b.stream = idle[0].stream
+		a.merge(b)
+	}
+	for stream, list := range a.free {
+		a.free[stream] = slices.DeleteFunc(list, func(b *block) bool {
+			if b.size != b.segment.size || b.segment.exported() {
+				return false
+			}
+			out = append(out, b.segment)
+			a.segments = slices.DeleteFunc(a.segments, func(s *segment) bool { return s == b.segment })
+			a.stats.Segments--
+			a.stats.Held -= b.size
+			return true
+		})
+	}
+	return out
+}
+
+// close frees all segments, except those that another process may have mapped, and reports whether
+// there are such. The device must have no work left.
+func (a *allocator) close() (exported bool, err error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.closed = true
+	var all []error
+	for _, s := range a.segments {
+		if s.exported() {
+			exported = true
+			continue
+		}
+		all = append(all, a.gpu.driver.Free(s.base))
+	}
+	for _, b := range a.pending {
+		for _, e := range b.events {
+			all = append(all, a.gpu.driver.DestroyEvent(e))
+		}
+	}
+	a.segments, a.free, a.pending = nil, nil, nil
+	return exported, errors.Join(all...)
+}
