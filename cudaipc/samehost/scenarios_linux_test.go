@@ -124,8 +124,9 @@ func reuseTarget(n *node) {
 	if n.Rank == 0 {
 		a := n.filled(tensorSize, n.stream(gpu(0)), 1)
 		b := n.filled(tensorSize, n.stream(gpu(0)), 2)
-		n.fill(b, 3)
-		n.fill(b, 4)
+		for v := range byte(7) { // so that b is written long after the receiver could copy it
+			n.fill(b, 3+v)
+		}
 		n.write(gpu(0), a)
 		n.write(gpu(0), b)
 		n.fill(a, 0xee)
@@ -138,7 +139,7 @@ func reuseTarget(n *node) {
 	n.copy(first, into)
 	n.readInto(into)
 	n.check(first, 1)
-	n.check(into, 4)
+	n.check(into, 9)
 }
 
 // acrossDevices sends a tensor from GPU 0 to GPU 1, changes it there, and sends it back to GPU 0.
