@@ -177,7 +177,7 @@ func (a *allocator) move(size int, stream driver.Stream, idle bool) (*block, err
 		i, _ := slices.BinarySearchFunc(list, size, func(b *block, size int) int { return cmp.Compare(b.size, size) })
 		for ; idle && i < len(list) && list[i].segment.small != (size <= smallBlock); i++ {
 		}
-		if i == len(list) || found != nil && list[i].size >= found.size {
+		if i == len(list) || found != nil && compareBlocks(list[i], found) >= 0 {
 			continue
 		}
 		if idle {

@@ -223,7 +223,7 @@ func TestUnreachableMemoryIsReused(t *testing.T) {
 	}
 }
 
-// The memory of the driver does not grow with the number of allocations, which no longer call it.
+// The memory of the driver does not grow with the number of allocations: 40,000 call it a few times.
 func TestMemoryIsFlat(t *testing.T) {
 	f := newFixture(t, Options{})
 	var streams []*Stream
@@ -231,7 +231,7 @@ func TestMemoryIsFlat(t *testing.T) {
 		streams = append(streams, f.stream(f.zero))
 	}
 	sizes := []int{1, 700, 5000, 100_000, smallBlock, 3 << 20}
-	held, calls, events := 0, 0, 0
+	calls, events := f.simulator().Calls("cuMemAlloc_v2"), f.simulator().Calls("cuEventCreate")
 	for i := range 10_000 {
 		var live []*Memory
 		for j := range 4 {
@@ -249,13 +249,11 @@ func TestMemoryIsFlat(t *testing.T) {
 				f.synchronize(s)
 			}
 		}
-		if i == 1000 {
-			held, calls, events = f.stats(f.zero).Held, f.simulator().Calls("cuMemAlloc_v2"), f.simulator().Calls("cuEventCreate")
-		}
 	}
-	require.Equal(t, held, f.stats(f.zero).Held)
-	require.Equal(t, calls, f.simulator().Calls("cuMemAlloc_v2"))
-	require.Equal(t, events, f.simulator().Calls("cuEventCreate"))
+	// Which stream has work left when memory is needed depends on time. At worst each has segments of its own.
+	require.LessOrEqual(t, f.stats(f.zero).Held, len(streams)*(sharedSegment+2*smallSegment))
+	require.LessOrEqual(t, f.simulator().Calls("cuMemAlloc_v2")-calls, len(streams)*3)
+	require.Less(t, f.simulator().Calls("cuEventCreate")-events, 100)
 	require.Zero(t, f.stats(f.zero).InUse)
 	require.EqualValues(t, 40_000, f.stats(f.zero).Frees)
 }

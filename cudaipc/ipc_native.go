@@ -2,11 +2,8 @@ package cudaipc
 
 import (
 	"encoding/binary"
-	"errors"
 	"fmt"
-	"io"
 	"sync"
-	"sync/atomic"
 
 	"github.com/tensorpipe-go/tensorpipe/channel"
 	"github.com/tensorpipe-go/tensorpipe/cudaipc/driver"
@@ -39,8 +36,7 @@ type ipcEnd struct {
 	engine *onesided.Engine
 	link   channel.Link
 
-	peer   int         // of the peer, 0 if it is not known
-	ending atomic.Bool // the peer has closed the channel
+	peer int // process of the peer, 0 if it is not known
 
 	imports importSet
 
@@ -53,11 +49,6 @@ type ipcEnd struct {
 // newIPCEnd returns an end over link and starts its goroutines.
 func newIPCEnd(kind *Kind, link channel.Link, process int) channel.Channel {
 	p := &ipcEnd{kind: kind, peer: process, events: make(map[*gpu][]*sharedEvent), imports: importSet{table: &kind.imports}}
-	broken := link.Broken
-	link.Broken = func(err error) {
-		p.ending.Store(errors.Is(err, io.EOF))
-		broken(err)
-	}
 	p.link = link
 	p.engine = onesided.New(link, onesided.Config{
 		Protocol:    p,
@@ -153,7 +144,7 @@ func (s *ipcSource) Copied() error {
 }
 
 // Revoke implements [onesided.Source]. It does not wait. The event is not used again before the
-// peer is gone, because the peer may record it later.
+// process of the peer has ended, because the peer may record it later.
 func (s *ipcSource) Revoke() { s.event.gpu.retire(s.event, s.end.peer) }
 
 // Append implements [onesided.Protocol].
@@ -255,7 +246,7 @@ func (p *ipcEnd) pull(remote *ipcRemote, at driver.Ptr, n int, s *Stream) error 
 }
 
 // Close implements [onesided.Protocol]. It unmaps the peer's memory that no other channel uses, and
-// keeps the events of this end until the peer is gone.
+// keeps the events of this end until the process of the peer has ended.
 func (p *ipcEnd) Close() {
 	p.imports.close()
 	p.mu.Lock()
@@ -268,12 +259,3 @@ func (p *ipcEnd) Close() {
 	}
 	p.events = nil
 }
-
-// gone implements importer.
-func (p *ipcEnd) gone() bool { return p.ending.Load() || p.dead() }
-
-// process implements importer.
-func (p *ipcEnd) process() int { return p.peer }
-
-// dead implements importer.
-func (p *ipcEnd) dead() bool { return !processLives(p.peer) }

@@ -20,20 +20,6 @@ type sharedEvent struct {
 	ipc    driver.IPCHandle
 }
 
-// importer is an end of a channel whose peer may have mapped memory and events of this process.
-type importer interface {
-	// gone reports whether the peer makes no more calls with them: it has closed the channel, or its
-	// process has ended.
-	gone() bool
-
-	// dead reports whether the process of the peer has ended. Before that, work that it has enqueued
-	// may still use the memory.
-	dead() bool
-
-	// process returns the process of the peer, 0 if it is not known.
-	process() int
-}
-
 // processes are those that may have mapped memory of this process.
 type processes map[int]struct{}
 
@@ -67,7 +53,7 @@ func (p *ipcEnd) putEvent(e *sharedEvent) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed {
-		e.gpu.retire(e, p.process())
+		e.gpu.retire(e, p.peer)
 		return
 	}
 	p.events[e.gpu] = append(p.events[e.gpu], e)

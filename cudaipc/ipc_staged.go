@@ -34,7 +34,7 @@ type stagedEnd struct {
 	recvs     *transfer.Queue
 	imports   importSet
 
-	peer   int         // of the peer, 0 if it is not known
+	peer   int         // process of the peer, 0 if it is not known
 	ending atomic.Bool // the peer has closed the channel
 
 	outboxes map[*gpu]*outbox              // used by the goroutine that sends
@@ -71,13 +71,12 @@ func newStagedEnd(kind *Kind, link channel.Link, process int) channel.Channel {
 	return e
 }
 
-// gone implements importer.
+// gone reports whether the peer makes no more calls with memory and events of this end: it has closed the
+// channel, or its process has ended.
 func (e *stagedEnd) gone() bool { return e.ending.Load() || e.dead() }
 
-// process implements importer.
-func (e *stagedEnd) process() int { return e.peer }
-
-// dead implements importer.
+// dead reports whether the process of the peer has ended. Before that, work that it has enqueued may still
+// use the memory.
 func (e *stagedEnd) dead() bool { return !processLives(e.peer) }
 
 func (e *stagedEnd) serveSends() {
@@ -104,7 +103,7 @@ func (e *stagedEnd) serveConfirmations() {
 		}
 	}
 	for g, b := range e.outboxes { // no goroutine of this end uses them any more
-		var reader importer
+		var reader *stagedEnd
 		if len(b.free) < slotCount {
 			reader = e
 		}

@@ -26,18 +26,18 @@ type outbox struct {
 	events [slotCount]*sharedEvent
 	free   chan int // indices of slots
 
-	readers [slotCount]importer // the user of each slot whose peer copied out of it last
+	readers [slotCount]*stagedEnd // the user of each slot whose peer copied out of it last
 
-	described bool      // to the peer of the present user
-	last      importer  // the last user; nil if its peer reads no slot any more
-	users     processes // that may have mapped it
+	described bool       // to the peer of the present user
+	last      *stagedEnd // the last user; nil if its peer reads no slot any more
+	users     processes  // that may have mapped it
 }
 
 // maxOutboxes bounds the outboxes of a GPU.
 const maxOutboxes = 128
 
 // takeOutbox returns an outbox of g for end: one whose last peer reads it no more, or a new one.
-func (g *gpu) takeOutbox(end importer) (*outbox, error) {
+func (g *gpu) takeOutbox(end *stagedEnd) (*outbox, error) {
 	if err := g.enter(); err != nil {
 		return nil, err
 	}
@@ -65,7 +65,7 @@ func (g *gpu) takeOutbox(end importer) (*outbox, error) {
 
 // putOutbox keeps b for other ends. end is its user if the peer of that may still read slots, and
 // otherwise nil.
-func (g *gpu) putOutbox(b *outbox, end importer) {
+func (g *gpu) putOutbox(b *outbox, end *stagedEnd) {
 	g.outboxMu.Lock()
 	defer g.outboxMu.Unlock()
 	b.last = end
@@ -95,13 +95,13 @@ func (g *gpu) newOutbox() (_ *outbox, err error) {
 }
 
 // reset makes all slots free for the new user end.
-func (b *outbox) reset(end importer) {
+func (b *outbox) reset(end *stagedEnd) {
 	b.free = make(chan int, slotCount)
 	for i := range slotCount {
 		b.free <- i
 	}
 	b.described, b.last = false, nil
-	b.users.add(end.process())
+	b.users.add(end.peer)
 }
 
 // describe returns the handles by which the peer maps b, in the first call for a user, and otherwise
@@ -120,7 +120,7 @@ func (b *outbox) describe() *wire.CUDAIPCOutbox {
 
 // exchange enqueues work of the user end with the memory of a slot on s, after the last use of the slot
 // and before the next one. It does not wait for a process that has died, whose last copy never ends.
-func (b *outbox) exchange(end importer, index int, s *Stream, work func(driver.Ptr) error) error {
+func (b *outbox) exchange(end *stagedEnd, index int, s *Stream, work func(driver.Ptr) error) error {
 	if err := b.gpu.enter(); err != nil {
 		return err
 	}
