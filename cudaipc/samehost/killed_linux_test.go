@@ -185,10 +185,11 @@ func (n *node) receiveChecked(b *buffers, v byte) error {
 		return err
 	}
 	if n.route.dialect == pipe.DialectCompatible && !(n.isFilled(b.in[0], v) && n.isFilled(b.in[1], v)) {
-		// The sender died before its device had copied the bytes to the outbox. On a real device the stream
-		// waits for that; the simulator ends the wait.
-		<-n.Done()
-		return n.Err()
+		// The sender died before its device had copied the bytes to the outbox, maybe after it had closed the
+		// pipe. On a real device the stream waits for that; the simulator ends the wait.
+		_, err := n.Next(n.Context())
+		require.Error(n, err)
+		return err
 	}
 	n.requireFilled(b.in[0], v)
 	n.requireFilled(b.in[1], v)
