@@ -29,8 +29,8 @@ func requireNoContext(t require.TestingT, id dist.ID, err error) {
 // TestParityContexts has the cases of Contexts on the worker that makes them.
 func TestParityContexts(t *testing.T) {
 	inOneProcess(t, "dist_autograd/DistAutogradTest.test_autograd_context", func(t require.TestingT, w *worker) {
-		const maxAutoIncrement = 281474976710655
-		require.EqualValues(t, maxAutoIncrement+w.Self().Rank<<48, w.graph.MaxID())
+		const maxAutoIncrement dist.ID = 281474976710655
+		require.Equal(t, maxAutoIncrement+dist.ID(w.Self().Rank)<<48, w.graph.MaxID())
 		var ids []dist.ID
 		for range 200 {
 			w.inContext(t, func(ctx context.Context, c *dist.Context) {

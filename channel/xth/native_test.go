@@ -64,7 +64,7 @@ func TestNativeAnnouncements(t *testing.T) {
 	ch.Send(1<<40, device.Bytes([]byte("secret")), done)
 	first := readFrame(t, announcements)
 	require.Len(t, first, 16)
-	require.EqualValues(t, 1<<40, binary.LittleEndian.Uint64(first))
+	require.Equal(t, uint64(1<<40), binary.LittleEndian.Uint64(first))
 	require.NotZero(t, binary.LittleEndian.Uint64(first[8:]))
 	ch.Abort(1<<40, io.ErrNoProgress)
 	require.Equal(t, io.ErrNoProgress, <-err)
