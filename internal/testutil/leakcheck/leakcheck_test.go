@@ -5,16 +5,39 @@ import (
 	"os"
 	"os/exec"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
-
-	"github.com/tensorpipe-go/tensorpipe/internal/testutil/short"
 )
 
 // leakVar is the environment variable that names the resource that TestVictim leaks.
 const leakVar = "LEAKCHECK_TEST_LEAK"
 
-func TestMain(m *testing.M) { Main(m) }
+// certain is the environment variable that is set in a process whose leak is certain.
+const certain = "LEAKCHECK_TEST_CERTAIN"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(certain) != "" {
+		settleTimeout = briefly
+	}
+	Main(m)
+}
+
+const briefly = 100 * time.Millisecond
+
+// settleBriefly shortens settleTimeout in this process until the test t ends.
+func settleBriefly(t *testing.T) {
+	before := settleTimeout
+	settleTimeout = briefly
+	t.Cleanup(func() { settleTimeout = before })
+}
+
+// certainVictim does as victim, for a leak that is certain.
+func certainVictim(t *testing.T, leak string) (output string, err error) {
+	t.Helper()
+	t.Setenv(certain, "1")
+	return victim(t, leak)
+}
 
 // victim runs TestVictim with args in a process, in which it leaks the resource leak, and returns
 // the output of the process, and an error if its exit status is not 0.
@@ -38,9 +61,7 @@ func TestMainPassesCleanTests(t *testing.T) {
 }
 
 func TestMainFindsGoroutine(t *testing.T) {
-	short.Skip(t, "waits until a leak is certain")
-	t.Parallel()
-	out, err := victim(t, "goroutine")
+	out, err := certainVictim(t, "goroutine")
 	require.Error(t, err, out)
 	require.Contains(t, out, "leakcheck: goroutines")
 	require.Contains(t, out, "leakcheck.leakGoroutine")
@@ -131,7 +152,7 @@ func (r *recorder) finish() {
 }
 
 func TestCheckFailsTheTest(t *testing.T) {
-	short.Skip(t, "waits until a leak is certain")
+	settleBriefly(t)
 	stop := make(chan struct{})
 	defer close(stop)
 	var checked recorder

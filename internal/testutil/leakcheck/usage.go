@@ -45,8 +45,9 @@ func grown(unit string, now, before map[string]int) []string {
 	return out
 }
 
-// settleTimeout bounds how long resources may take to be released.
-const settleTimeout = 5 * time.Second
+// settleTimeout bounds how long resources may take to be released. Tests in which a leak is certain
+// shorten it.
+var settleTimeout = 5 * time.Second
 
 // settle calls leaks repeatedly until it returns no lines or settleTimeout has passed, and returns
 // the last result. Between two calls it collects garbage, so that finalizers close unreachable

@@ -8,28 +8,22 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-
-	"github.com/tensorpipe-go/tensorpipe/internal/testutil/short"
 )
 
 func TestMainFindsDescriptor(t *testing.T) {
-	short.Skip(t, "waits until a leak is certain")
-	t.Parallel()
-	out, err := victim(t, "descriptor")
+	out, err := certainVictim(t, "descriptor")
 	require.Error(t, err, out)
 	require.Contains(t, out, "leakcheck: descriptors: 1 more of socket:[")
 }
 
 func TestMainFindsMapping(t *testing.T) {
-	short.Skip(t, "waits until a leak is certain")
-	t.Parallel()
-	out, err := victim(t, "mapping")
+	out, err := certainVictim(t, "mapping")
 	require.Error(t, err, out)
 	require.Contains(t, out, "leakcheck: mapped bytes: 8192 more of /dev/zero")
 }
 
 func TestCheckFindsDescriptor(t *testing.T) {
-	short.Skip(t, "waits until a leak is certain")
+	settleBriefly(t)
 	var checked recorder
 	Check(&checked)
 	fd, err := syscall.Open(os.Args[0], syscall.O_RDONLY|syscall.O_CLOEXEC, 0)
