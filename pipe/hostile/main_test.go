@@ -3,6 +3,7 @@ package hostile_test
 import (
 	"flag"
 	"os"
+	"strconv"
 	"testing"
 
 	"github.com/tensorpipe-go/tensorpipe/internal/testutil/leakcheck"
@@ -20,16 +21,12 @@ func TestMain(m *testing.M) {
 	leakcheck.Main(m)
 }
 
-// raiseParallelism allows 8 parallel tests, unless the flag -test.parallel is given. More tests
-// than there are processors can run, since they mostly wait for time limits.
+// raiseParallelism allows at least 8 parallel tests. More tests than there are processors can run,
+// since they mostly wait for time limits.
 func raiseParallelism() {
 	flag.Parse()
-	if !flagGiven("test.parallel") {
-		_ = flag.Set("test.parallel", "8")
+	const enough = 8
+	if n, _ := flag.Lookup("test.parallel").Value.(flag.Getter).Get().(int); n < enough {
+		_ = flag.Set("test.parallel", strconv.Itoa(enough))
 	}
-}
-
-func flagGiven(name string) (yes bool) {
-	flag.Visit(func(f *flag.Flag) { yes = yes || f.Name == name })
-	return yes
 }
