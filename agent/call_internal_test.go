@@ -149,3 +149,27 @@ func TestWaitAllOfCallsThatPanic(t *testing.T) {
 		return nil
 	}))
 }
+
+// Data with the number of data that the receiver takes while they are checked violate the protocol.
+func TestNumberAgainWhileReceiving(t *testing.T) {
+	h := joinHostile(t, 0, func(ctx context.Context, s *Stream[int, int]) error {
+		if err := s.Send(1); err != nil {
+			return err
+		}
+		<-ctx.Done()
+		return context.Cause(ctx)
+	})
+	call, err := victimStream.Open(t.Context(), h.group[0], "worker1")
+	require.NoError(t, err)
+	s := call.stream
+	in, err := s.take()
+	require.NoError(t, err)
+	s.mu.Lock()
+	queued, err := s.enqueue(in) // as after a check before the call of take
+	s.mu.Unlock()
+	if !queued {
+		s.conn.agent.inMessages.drop(in)
+	}
+	require.ErrorIs(t, err, ErrProtocol)
+	require.False(t, queued)
+}

@@ -299,8 +299,8 @@ func (s *stream) check(in *inMessage) (drop bool, err error) {
 
 // enqueue adds in, a message with data, to the queue at the position of its number, wakes the
 // receiver and returns true. It returns false if the stream has ended or the number is in the queue
-// already; in the second case the error matches ErrProtocol. Otherwise the error is that of
-// takeCredit. The caller holds s.mu.
+// already or has been taken from it since check; then the error matches ErrProtocol. Otherwise the
+// error is that of takeCredit. The caller holds s.mu.
 func (s *stream) enqueue(in *inMessage) (queued bool, err error) {
 	if s.discarded {
 		return false, nil
@@ -309,7 +309,7 @@ func (s *stream) enqueue(in *inMessage) (queued bool, err error) {
 	for at > 0 && s.queue[at-1].head.Seq > in.head.Seq {
 		at--
 	}
-	if at > 0 && s.queue[at-1].head.Seq == in.head.Seq {
+	if in.head.Seq < s.next || at > 0 && s.queue[at-1].head.Seq == in.head.Seq {
 		return false, fmt.Errorf("%w: data %d of a stream came twice", ErrProtocol, in.head.Seq)
 	}
 	s.queue = slices.Insert(s.queue, at, in)
