@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
+	"time"
 )
 
 //go:embed src/*.c src/*.h src/stubs.txt src/replay/*.c src/replay/*.h
@@ -34,7 +35,7 @@ const libraryName = "libcuda.so.1"
 // Build compiles the simulator and returns the path of its libcuda.so.1. The file is in a folder
 // below dir, or below the user's cache directory if dir is "", whose name depends on the sources and
 // the compiler; a later call returns the same file without compiling. Several processes may build at
-// the same time.
+// the same time. A call that compiles removes the folders that no call has returned for a week.
 //
 // The error is a [*MissingError] if the machine has no C compiler or is not Linux, and a
 // [*CompileError] if the compiler fails. Other errors are about files.
@@ -67,7 +68,7 @@ func (p program) build(dir string) (string, error) {
 	}
 	target := filepath.Join(dir, p.fingerprint(compiler))
 	file := filepath.Join(target, p.name)
-	if _, err := os.Stat(file); err == nil {
+	if use(target, file, time.Now()) {
 		return file, nil
 	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -87,6 +88,7 @@ func (p program) build(dir string) (string, error) {
 			return "", err
 		}
 	}
+	removeUnused(dir, time.Now())
 	return file, nil
 }
 
