@@ -38,7 +38,7 @@ type allocator struct {
 	mu       sync.Mutex
 	segments []*segment
 	free     map[driver.Stream][]*block // sorted by size, then address
-	pending  []*block                   // free once their events have completed
+	pending  pendingUses[*block]        // of blocks that are free after them
 	stats    MemoryStats
 	closed   bool
 
@@ -65,7 +65,7 @@ type block struct {
 	stream     driver.Stream   // on which it was used last
 	free       bool            // it is in the list of its stream
 	others     []driver.Stream // further streams that have used it, while in use
-	events     []driver.Event  // that must complete before it is free
+	uses       int             // by others that have not ended, once it is freed
 }
 
 // alloc returns a block of at least size bytes for use on stream, after the work that the stream
@@ -77,12 +77,16 @@ func (a *allocator) alloc(size int, stream driver.Stream) (*block, error) {
 	if a.closed {
 		return nil, ErrClosed
 	}
-	a.collect()
+	a.collect(polledStreams)
 	rounded := (size + blockAlign - 1) / blockAlign * blockAlign
 	if rounded < size {
 		return nil, a.exhausted(size)
 	}
 	b, err := a.best(stream, rounded), error(nil)
+	if b == nil {
+		a.collect(a.pending.all())
+		b = a.best(stream, rounded)
+	}
 	if b == nil {
 		b, err = a.move(rounded, stream, true)
 	}

@@ -31,41 +31,28 @@ func (a *allocator) put(b *block) {
 	a.stats.Frees++
 	a.stats.InUse -= b.size
 	a.collectAt = min(a.collectAt, a.stats.InUse+max(a.stats.InUse, collectGrowth))
+	b.uses = len(b.others)
 	for _, s := range b.others {
-		e, err := a.gpu.takeEvent()
-		if err != nil {
+		if err := a.pending.add(b, s); err != nil {
 			return // the device has failed: the block is not used again
-		}
-		b.events = append(b.events, e)
-		if err := a.gpu.driver.Record(e, s); err != nil {
-			return
 		}
 	}
 	b.others = nil
-	if len(b.events) > 0 {
+	if b.uses > 0 {
 		a.stats.Pending += b.size
-		a.pending = append(a.pending, b)
 		return
 	}
 	a.merge(b)
 }
 
-// collect frees the pending blocks whose events have completed.
-func (a *allocator) collect() {
-	a.pending = slices.DeleteFunc(a.pending, func(b *block) bool {
-		b.events = slices.DeleteFunc(b.events, func(e driver.Event) bool {
-			done, err := a.gpu.driver.EventDone(e)
-			if done && err == nil {
-				a.gpu.putEvent(e)
-			}
-			return done && err == nil
-		})
-		if len(b.events) > 0 {
-			return false
+// collect frees the pending blocks of which all uses have ended. It polls at most the given number of
+// streams.
+func (a *allocator) collect(streams int) {
+	a.pending.collect(streams, func(b *block) {
+		if b.uses--; b.uses == 0 {
+			a.stats.Pending -= b.size
+			a.merge(b)
 		}
-		a.stats.Pending -= b.size
-		a.merge(b)
-		return true
 	})
 }
 
@@ -106,7 +93,7 @@ func (a *allocator) trim() error {
 func (a *allocator) unused() (out []*segment) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.collect()
+	a.collect(a.pending.all())
 	var idle []*block
 	for stream, list := range a.free {
 		if done, err := a.gpu.driver.StreamDone(stream); done && err == nil {
@@ -150,11 +137,7 @@ func (a *allocator) close() (exported bool, err error) {
 		}
 		all = append(all, a.gpu.driver.Free(s.base))
 	}
-	for _, b := range a.pending {
-		for _, e := range b.events {
-			all = append(all, a.gpu.driver.DestroyEvent(e))
-		}
-	}
-	a.segments, a.free, a.pending = nil, nil, nil
+	all = append(all, a.pending.close()...)
+	a.segments, a.free = nil, nil
 	return exported, errors.Join(all...)
 }

@@ -219,7 +219,7 @@ func TestAllocHost(t *testing.T) {
 		require.Equal(t, 100, cap(p))
 	}()
 	pool := &f.gpus[0].pinned
-	f.collect(func() bool { pool.mu.Lock(); defer pool.mu.Unlock(); return len(pool.pending) == 1 })
+	f.collect(func() bool { pool.mu.Lock(); defer pool.mu.Unlock(); return pool.pending.all() == 1 })
 	f.synchronize(s)
 	_, err := f.AllocHost(leastPinned, s)
 	require.NoError(t, err)

@@ -44,8 +44,8 @@ type gpu struct {
 
 func newGPU(k *Kind, index int, o Options) *gpu {
 	g := &gpu{kind: k, driver: k.driver, device: device.Device{Kind: Name, Index: index}}
-	g.memory = allocator{gpu: g, limit: o.MemoryLimit}
-	g.pinned = pinnedPool{gpu: g}
+	g.memory = allocator{gpu: g, limit: o.MemoryLimit, pending: pendingUses[*block]{gpu: g}}
+	g.pinned = pinnedPool{gpu: g, pending: pendingUses[*pinnedBlock]{gpu: g}}
 	g.kernels = kernelModule{gpu: g}
 	return g
 }

@@ -6,7 +6,6 @@ import (
 	"math"
 	"math/bits"
 	"runtime"
-	"slices"
 	"sync"
 
 	"github.com/tensorpipe-go/tensorpipe/cudaipc/driver"
@@ -23,16 +22,13 @@ type pinnedPool struct {
 
 	mu      sync.Mutex
 	all     []*pinnedBlock
-	free    map[int][]*pinnedBlock // by size
-	pending []*pinnedBlock
+	free    map[int][]*pinnedBlock    // by size
+	pending pendingUses[*pinnedBlock] // of blocks that are free after them
 	closed  bool
 }
 
-// pinnedBlock is page-locked host memory. It is free once its event, if it has one, has completed.
-type pinnedBlock struct {
-	data  []byte
-	event driver.Event
-}
+// pinnedBlock is page-locked host memory.
+type pinnedBlock struct{ data []byte }
 
 // take returns a block of at least size bytes, whose contents are undefined. The context must be
 // current. The error is ErrClosed or that of the driver.
@@ -46,7 +42,10 @@ func (p *pinnedPool) take(size int) (*pinnedBlock, error) {
 	if p.closed {
 		return nil, ErrClosed
 	}
-	p.collect()
+	p.pending.collect(polledStreams, p.keep)
+	if len(p.free[class]) == 0 {
+		p.pending.collect(p.pending.all(), p.keep)
+	}
 	if list := p.free[class]; len(list) > 0 {
 		b := list[len(list)-1]
 		p.free[class] = list[:len(list)-1]
@@ -68,15 +67,7 @@ func (p *pinnedPool) put(b *pinnedBlock, stream driver.Stream) {
 	if p.closed {
 		return
 	}
-	e, err := p.gpu.takeEvent()
-	if err != nil {
-		return // the device has failed: the block is not used again
-	}
-	if err := p.gpu.driver.Record(e, stream); err != nil {
-		return
-	}
-	b.event = e
-	p.pending = append(p.pending, b)
+	_ = p.pending.add(b, stream) // after an error the device has failed: the block is not used again
 }
 
 // putIdle frees b, which no work uses.
@@ -93,33 +84,16 @@ func (p *pinnedPool) keep(b *pinnedBlock) {
 	p.free[len(b.data)] = append(p.free[len(b.data)], b)
 }
 
-// collect frees the pending blocks whose events have completed.
-func (p *pinnedPool) collect() {
-	p.pending = slices.DeleteFunc(p.pending, func(b *pinnedBlock) bool {
-		done, err := p.gpu.driver.EventDone(b.event)
-		if !done || err != nil {
-			return false
-		}
-		p.gpu.putEvent(b.event)
-		b.event = 0
-		p.keep(b)
-		return true
-	})
-}
-
 // close frees all blocks. The device must have no work left.
 func (p *pinnedPool) close() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.closed = true
-	var all []error
-	for _, b := range p.pending {
-		all = append(all, p.gpu.driver.DestroyEvent(b.event))
-	}
+	all := p.pending.close()
 	for _, b := range p.all {
 		all = append(all, p.gpu.driver.FreeHost(b.data))
 	}
-	p.all, p.free, p.pending = nil, nil, nil
+	p.all, p.free = nil, nil
 	return errors.Join(all...)
 }
 
