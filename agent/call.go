@@ -323,7 +323,7 @@ func (a *Agent) encodeRequest(ctx context.Context, c *call, t target, o *callOpt
 	out.begin(wire.AppendRequest(out.buf[:0], flags, c.id, timeout, t.typ, t.name))
 	out.view = Message{Kind: KindRequest, Type: t.typ, Name: t.name, Peer: c.conn.peer, encoder: out.encoder, key: c.key(), ends: &c.ends}
 	if o.replyDevices {
-		out.replyMap = c.conn.replyMap
+		out.route = c.conn.replyRoute
 	}
 	for _, h := range o.headers {
 		out.encoder.SetHeader(h.name, h.data)

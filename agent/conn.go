@@ -35,7 +35,7 @@ type conn struct {
 	quick    quickWatch
 
 	// Of the calls of the other worker.
-	replyMap    DeviceMap      // devices of the tensors in replies
+	replyRoute  tensorRoute    // of the tensors in replies
 	largeBudget *budget.Budget // bytes of large requests
 	backlog     backlog
 
@@ -51,7 +51,7 @@ func (a *Agent) newConn(pp *pipe.Pipe, p *peer, t peerTerms) *conn {
 	c := &conn{
 		agent: a, owner: p, peer: p.info, pipe: pp,
 		callBudget:   budget.New(min(max(t.callBytes, 1), a.limits.CallBytes)),
-		replyMap:     replyDevices(t.routes),
+		replyRoute:   tensorRoute{reply: true, inverse: replyDevices(t.routes)},
 		largeBudget:  budget.New(a.limits.LargeBytes),
 		streamBudget: budget.New(max(a.limits.LargeBytes/4, 1)),
 		backlog:      backlog{maxBytes: int64(a.limits.AnswerBytes)},

@@ -39,7 +39,7 @@ type outMessage struct {
 	head        int                // bytes of the head
 	tensorBytes int                // bytes of the tensors
 	remote      bool               // a tensor is not in host memory
-	replyMap    DeviceMap          // devices of the tensors of a reply, or of a request WithReplyDevices; else nil
+	route       tensorRoute        // of the tensors
 	streams     streampool.Message // of the tensors, one for each device
 	view        Message
 }
@@ -58,7 +58,7 @@ func (p *outMessages) put(out *outMessage) {
 	if len(p.devices.kinds) > 0 {
 		_ = catchPanic(func() error { out.streams.End(&p.devices.pool); return nil })
 	}
-	out.message, out.payload, out.view, out.replyMap = pipe.Message{}, [1]pipe.Payload{}, Message{}, nil
+	out.message, out.payload, out.view, out.route = pipe.Message{}, [1]pipe.Payload{}, Message{}, tensorRoute{}
 	if cap(out.buf) > maxKeptBuffer {
 		out.buf = nil
 	}

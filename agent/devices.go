@@ -235,13 +235,20 @@ func (e *DeviceError) Error() string {
 	return fmt.Sprintf("a tensor is on %v, and the device map for %s does not have it: move it to the CPU, or set DeviceMaps", e.Device, e.Worker)
 }
 
+// tensorRoute determines the devices of the receiver to which the tensors of a message are sent. The zero value stands
+// for the device map of this worker, by which those of requests are sent.
+type tensorRoute struct {
+	reply   bool      // the inverse of the receiver's device map: of a reply, or a request WithReplyDevices
+	inverse DeviceMap // if reply is set
+}
+
 // target returns the device at the receiver to which a tensor on src is sent. For a request this is
 // the device that the agent's device map gives, and for a reply, or a request WithReplyDevices, that of
 // the inverse of the receiver's map. Host memory is sent to host memory if the map has no other device for it. Otherwise the error is a
 // *DeviceError.
 func (out *outMessage) target(d *devices, src device.Device) (device.Device, error) {
-	m, reply := out.replyMap, out.replyMap != nil
-	if !reply {
+	m := out.route.inverse
+	if !out.route.reply {
 		m = d.node.Maps[out.view.Peer.Name]
 	}
 	to, ok := m[src]
@@ -251,7 +258,7 @@ func (out *outMessage) target(d *devices, src device.Device) (device.Device, err
 	case src == device.CPU():
 		return src, nil
 	}
-	return src, &DeviceError{Worker: out.view.Peer.Name, Device: src, Reply: reply, NoMap: len(m) == 0}
+	return src, &DeviceError{Worker: out.view.Peer.Name, Device: src, Reply: out.route.reply, NoMap: len(m) == 0}
 }
 
 // alloc allocates size bytes for a tensor that is received. Memory of the CPU comes from host.

@@ -318,7 +318,7 @@ func (t repeatTask) Run(ctx context.Context, r *Request) {
 	a := r.conn.agent
 	out := a.outMessages.get()
 	out.begin(wire.AppendReply(out.buf[:0], kept.kind, r.id))
-	out.replyMap = r.conn.replyMap
+	out.route = r.conn.replyRoute
 	out.view = Message{Kind: kept.kind, Type: r.handler.typ, Name: r.handler.name, Peer: r.conn.peer, key: r.callKey()}
 	err := catchPanic(func() error { // builds with the tag "invariants" panic at a use of released memory
 		for _, s := range kept.storages {

@@ -100,7 +100,7 @@ func (r *Request) encode(k Kind, ptrs ...any) (out *outMessage, err error) {
 	}()
 	out = a.outMessages.get()
 	out.begin(wire.AppendReply(out.buf[:0], k, r.id))
-	out.replyMap = r.conn.replyMap
+	out.route = r.conn.replyRoute
 	out.view = Message{Kind: k, Type: r.handler.typ, Name: r.handler.name, Peer: r.conn.peer, encoder: out.encoder, key: r.callKey(), ends: &r.replyEnds, kept: r.once != nil}
 	if r.stream != nil {
 		out.encoder.SetHeader(wire.CountHeader, wire.AppendNumber(nil, r.stream.endSending()))

@@ -73,7 +73,7 @@ func (s *stream) encode(ptr any) (*outMessage, error) {
 	out := a.outMessages.get()
 	if s.call == nil {
 		kind, invalid = KindReply, ErrResult
-		out.replyMap = s.conn.replyMap
+		out.route = s.conn.replyRoute
 	}
 	out.begin(wire.AppendData(out.buf[:0], s.flags(), s.id, s.sent))
 	out.view = Message{Kind: kind, Peer: s.conn.peer, encoder: out.encoder, key: CallKey{s.conn, s.id, s.call == nil}}

@@ -182,34 +182,39 @@ func (e *Engine) describe(s *sendOp, fault error) {
 
 // handleCopied handles the peer's confirmation that it has pulled the tensor of the Send with the
 // given id: it completes the Send without error or, with Config.Acknowledge, lets acknowledged do that.
-// If there is no such Send, because it was aborted, handleCopied returns nil. After an error, with which the Send stays, the caller must end the
-// channel. The error matches channel.ErrProtocol if the tensor has not been described, and is
-// otherwise that of the Source. It locks mu.
+// If there is no such Send, because it was aborted, handleCopied returns nil. After an error, with
+// which the Send stays, the caller must end the channel. The error matches channel.ErrProtocol if the
+// tensor has not been described, and is otherwise that of the Source. It locks mu.
 func (e *Engine) handleCopied(id uint64) error {
-	e.mu.Lock()
-	s := e.sends[id]
-	var err error
-	switch {
-	case s == nil:
-	case s.source == nil || s.copied:
-		err = fmt.Errorf("%w: a tensor was copied that was not described, or was copied before", channel.ErrProtocol)
-	default:
-		err = s.source.Copied()
+	s, err := e.confirm(id)
+	if s != nil {
+		s.Done(nil)
 	}
-	if s == nil || err != nil {
-		e.mu.Unlock()
-		return err
+	return err
+}
+
+// confirm is the part of handleCopied with mu locked. It returns the Send if the caller must complete
+// it, and otherwise nil.
+func (e *Engine) confirm(id uint64) (completed *sendOp, err error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	s := e.sends[id]
+	if s == nil {
+		return nil, nil
+	}
+	if s.source == nil || s.copied {
+		return nil, fmt.Errorf("%w: a tensor was copied that was not described, or was copied before", channel.ErrProtocol)
+	}
+	if err := s.source.Copied(); err != nil {
+		return nil, err
 	}
 	if e.Acknowledge {
 		s.copied = true
 		e.writer.Push(Frame{Kind: Acknowledged, ID: id})
-		e.mu.Unlock()
-		return nil
+		return nil, nil
 	}
 	delete(e.sends, id)
-	e.mu.Unlock()
-	s.Done(nil)
-	return nil
+	return s, nil
 }
 
 // acknowledged is called when f has been written. If it is Acknowledged, the Send completes: earlier, the
