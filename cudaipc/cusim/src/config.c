@@ -90,6 +90,8 @@ static bool set_option(const char *name, const char *text)
         return set_flag(text, &options.pool);
     if (strcmp(name, "CUSIM_OWN_HANDLES") == 0)
         return set_flag(text, &options.own_handles);
+    if (strcmp(name, "CUSIM_NO_FREE_WAIT") == 0)
+        return set_flag(text, &options.no_free_wait);
     if (strcmp(name, "CUSIM_MIG") == 0)
         return set_flag(text, &options.mig);
     if (strcmp(name, "CUSIM_HOLD") == 0)
@@ -112,7 +114,7 @@ static bool set_option(const char *name, const char *text)
 static const char *const names[] = {
     "CUSIM_DEVICES", "CUSIM_TOTAL_MEM", "CUSIM_DELAY_US", "CUSIM_NO_DEVICE", "CUSIM_NO_P2P",
     "CUSIM_NO_IPC", "CUSIM_POOL", "CUSIM_MIG", "CUSIM_OWN_HANDLES", "CUSIM_HOLD", "CUSIM_BAD_DEVICE", "CUSIM_PROCESS",
-    "CUSIM_TRACE", "CUSIM_DROP", "CUSIM_FAIL", "CUSIM_KILL",
+    "CUSIM_TRACE", "CUSIM_DROP", "CUSIM_FAIL", "CUSIM_KILL", "CUSIM_NO_FREE_WAIT",
 };
 
 static void read_environment(void)

@@ -35,7 +35,8 @@ CUresult cuMemAllocHost_v2(void **address, size_t size)
 static CUresult release(void *address, enum memory_kind kind, CUresult error)
 {
     count_blocking();
-    process_drain();
+    if (!config()->no_free_wait)
+        process_drain();
     struct allocation *a = memory_find((uintptr_t)address);
     if (a == NULL || a->kind != kind || a->address != address)
         return misuse(error, "%p is not the beginning of such memory", address);

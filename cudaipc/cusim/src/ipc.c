@@ -148,7 +148,8 @@ static CUresult close_memory(CUdeviceptr address)
 {
     struct allocation *a = find_import(address);
     count_blocking();
-    context_drain(a == NULL ? current_context() : a->context);
+    if (!config()->no_free_wait)
+        context_drain(a == NULL ? current_context() : a->context);
     a = find_import(address); /* another thread may have closed it during the wait */
     if (a == NULL)
         return misuse(CUDA_ERROR_INVALID_VALUE, "%#llx is not the beginning of opened memory", address);

@@ -232,7 +232,8 @@ static CUresult release(CUdeviceptr address)
         return CUDA_SUCCESS;
     count_blocking();
     struct allocation *a = memory_find((uintptr_t)address);
-    context_drain(a == NULL ? current_context() : a->context);
+    if (!config()->no_free_wait)
+        context_drain(a == NULL ? current_context() : a->context);
     a = memory_find((uintptr_t)address); /* another thread may have freed it during the wait */
     if (a == NULL || a->kind != MEMORY_DEVICE || (uintptr_t)a->address != (uintptr_t)address)
         return misuse(CUDA_ERROR_INVALID_VALUE, "%#llx is not the beginning of memory of cuMemAlloc", address);

@@ -91,6 +91,7 @@ struct config {
     bool no_ipc;               /* CUSIM_NO_IPC */
     bool pool;                 /* CUSIM_POOL: memory that is allocated now has no handles */
     bool mig;                  /* CUSIM_MIG */
+    bool no_free_wait;         /* CUSIM_NO_FREE_WAIT: calls that release memory do not wait */
     bool own_handles;          /* CUSIM_OWN_HANDLES: this process can open its own handles */
     int bad_device;            /* CUSIM_BAD_DEVICE, a physical index, or -1 */
     char process[64];          /* CUSIM_PROCESS */
