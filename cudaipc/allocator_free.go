@@ -82,15 +82,20 @@ func (a *allocator) merge(b *block) {
 // another process may have mapped stay. Allocations go on meanwhile.
 func (a *allocator) trim() error {
 	var all []error
-	for _, s := range a.unused() {
-		all = append(all, a.gpu.driver.Free(s.base))
+	waited := make(map[driver.Stream]bool)
+	for _, b := range a.unused() {
+		if !waited[b.stream] { // the driver's documentation does not promise that cuMemFree waits
+			waited[b.stream] = true
+			all = append(all, a.gpu.driver.SyncStream(b.stream))
+		}
+		all = append(all, a.gpu.driver.Free(b.segment.base))
 	}
 	return errors.Join(all...)
 }
 
-// unused removes the segments without used blocks, and returns them. It joins free blocks of streams
-// without work at first, which may be parts of one segment.
-func (a *allocator) unused() (out []*segment) {
+// unused removes the segments without used blocks, and returns the free block of each. It joins free
+// blocks of streams without work at first, which may be parts of one segment.
+func (a *allocator) unused() (out []*block) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.collect(a.pending.all())
@@ -113,7 +118,7 @@ func (a *allocator) unused() (out []*segment) {
 			if b.size != b.segment.size || b.segment.exported() {
 				return false
 			}
-			out = append(out, b.segment)
+			out = append(out, b)
 			a.segments = slices.DeleteFunc(a.segments, func(s *segment) bool { return s == b.segment })
 			a.stats.Segments--
 			a.stats.Held -= b.size

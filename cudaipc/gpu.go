@@ -32,14 +32,17 @@ type gpu struct {
 	outboxes []*outbox // all
 	idle     []*outbox // without a user
 
-	mu       sync.Mutex
-	streams  []driver.Stream        // idle, for reuse
-	all      []driver.Stream        // every stream that was created
-	events   []driver.Event         // idle, for reuse
-	shared   []driver.Event         // every event for other processes
-	retired  map[int][]*sharedEvent // of shared, by the process that may still use them
-	standard *Stream                // the default stream
-	foreign  *Stream                // waits for work of other devices that uses memory of this one
+	mu          sync.Mutex
+	streams     []driver.Stream        // idle, for reuse
+	all         []driver.Stream        // every stream that was created
+	events      []driver.Event         // idle, for reuse
+	shared      []driver.Event         // every event for other processes
+	retired     map[int][]*sharedEvent // of shared, by the process that may still use them
+	wrapped     map[driver.IPCHandle]*wrappedAllocation
+	wrappedLeft int     // of wrapped, when some were removed last
+	standard    *Stream // the default stream
+	closeErr    error   // of closeLater
+	foreign     *Stream // waits for work of other devices that uses memory of this one
 }
 
 func newGPU(k *Kind, index int, o Options) *gpu {
@@ -240,6 +243,7 @@ func (g *gpu) close() error {
 	all = append(all, err)
 	exported = exported || mapped
 	g.mu.Lock()
+	all = append(all, g.closeErr)
 	for _, e := range g.events {
 		all = append(all, g.driver.DestroyEvent(e))
 	}

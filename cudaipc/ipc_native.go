@@ -3,6 +3,7 @@ package cudaipc
 import (
 	"encoding/binary"
 	"fmt"
+	"slices"
 	"sync"
 
 	"github.com/tensorpipe-go/tensorpipe/channel"
@@ -38,18 +39,23 @@ type ipcEnd struct {
 
 	peer int // process of the peer, 0 if it is not known
 
-	imports importSet
+	imports *importSet
 
-	mu     sync.Mutex
-	closed bool
-	events map[*gpu][]*sharedEvent // idle; events are not shared between peers
-	warned bool                    // about memory without a handle
+	maxWrapped int
+
+	mu      sync.Mutex
+	closed  bool
+	events  map[*gpu][]*sharedEvent       // idle; events are not shared between peers
+	wrapped map[driver.IPCHandle]struct{} // allocations of the application that the peer may map
+	warned  []string                      // reasons that were logged
 }
 
 // newIPCEnd returns an end over link and starts its goroutines.
 func newIPCEnd(kind *Kind, link channel.Link, process int) channel.Channel {
-	p := &ipcEnd{kind: kind, peer: process, events: make(map[*gpu][]*sharedEvent), imports: importSet{table: &kind.imports}}
-	p.link = link
+	p := &ipcEnd{
+		kind: kind, link: link, peer: process, imports: newImportSet(kind),
+		events: make(map[*gpu][]*sharedEvent), maxWrapped: maxWrapped, wrapped: make(map[driver.IPCHandle]struct{}),
+	}
 	p.engine = onesided.New(link, onesided.Config{
 		Protocol:    p,
 		MaxFrame:    ipcDescription,
@@ -70,13 +76,13 @@ type ipcSource struct {
 	offset uint64
 	size   uint64
 	src    device.Buffer // kept reachable
-	staged *Memory       // a copy of src, if that has no handle
+	staged *Memory       // a copy of src, if the peer does not map that
 }
 
-// Describe implements [onesided.Protocol]. It records an event on src's stream. Memory that has no
-// handle for other processes is copied to memory that has one, on that stream. The error matches
-// device.ErrMemory or ErrOutOfMemory, or is that of the driver.
-func (p *ipcEnd) Describe(src device.Buffer) (onesided.Source, error) {
+// Describe implements [onesided.Protocol]. It records an event on src's stream. Memory of the application
+// that the peer cannot map, or beyond maxWrapped allocations, is copied to memory of the Kind, on that
+// stream. The error matches device.ErrMemory or ErrOutOfMemory, or is that of the driver.
+func (p *ipcEnd) Describe(src device.Buffer) (_ onesided.Source, err error) {
 	m, at, err := p.kind.memoryOf(src)
 	if err != nil {
 		return nil, err
@@ -89,8 +95,14 @@ func (p *ipcEnd) Describe(src device.Buffer) (onesided.Source, error) {
 		return nil, err
 	}
 	defer m.gpu.leave()
-	if !m.gpu.hasHandle(m) {
-		p.warn(src.Device())
+	defer func() {
+		if err != nil && s.staged != nil {
+			s.staged.release()
+		}
+	}()
+	base, handle, reason, err := p.export(m)
+	if reason != "" {
+		p.warn(src.Device(), reason)
 		if s.staged, err = m.gpu.alloc(src.Len(), s.stream); err != nil {
 			return nil, err
 		}
@@ -98,12 +110,12 @@ func (p *ipcEnd) Describe(src device.Buffer) (onesided.Source, error) {
 			return nil, err
 		}
 		m, at = s.staged, s.staged.ptr
+		base, handle, _, err = p.export(m)
 	}
-	m.usedOn(s.stream)
-	base, handle, err := m.gpu.export(m, p.peer)
 	if err != nil {
 		return nil, err
 	}
+	m.usedOn(s.stream)
 	s.memory, s.offset = handle, uint64(at-base)
 	if s.event, err = p.takeEvent(m.gpu); err != nil {
 		return nil, err
@@ -115,14 +127,13 @@ func (p *ipcEnd) Describe(src device.Buffer) (onesided.Source, error) {
 	return s, nil
 }
 
-// warn logs, once for each channel, that tensors are copied once more.
-func (p *ipcEnd) warn(d device.Device) {
+// warn logs, once for each channel and reason, that tensors are copied once more.
+func (p *ipcEnd) warn(d device.Device, reason string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if !p.warned {
-		p.warned = true
-		p.link.Logger.Warn("cuda_ipc copies tensors once more, because their memory has no handle for other processes",
-			"device", d.String(), "peer", p.link.Peer)
+	if !slices.Contains(p.warned, reason) {
+		p.warned = append(p.warned, reason)
+		p.link.Logger.Warn("cuda_ipc copies tensors once more, because "+reason, "device", d.String(), "peer", p.link.Peer)
 	}
 }
 
@@ -229,7 +240,7 @@ func (p *ipcEnd) Pull(r *onesided.Recv) error {
 // pull enqueues the copy of remote, of n bytes, to at on s.
 func (p *ipcEnd) pull(remote *ipcRemote, at driver.Ptr, n int, s *Stream) error {
 	g := s.gpu
-	memory, err := p.imports.memory(g, &remote.memory)
+	base, size, err := p.imports.memory(s, &remote.memory)
 	if err != nil {
 		return err
 	}
@@ -237,11 +248,11 @@ func (p *ipcEnd) pull(remote *ipcRemote, at driver.Ptr, n int, s *Stream) error 
 	if err != nil {
 		return err
 	}
-	if remote.offset > uint64(memory.size) || uint64(n) > uint64(memory.size)-remote.offset {
-		return fmt.Errorf("%w: a tensor of %d bytes at %d in an allocation of %d", channel.ErrProtocol, n, remote.offset, memory.size)
+	if remote.offset > uint64(size) || uint64(n) > uint64(size)-remote.offset {
+		return fmt.Errorf("%w: a tensor of %d bytes at %d in an allocation of %d", channel.ErrProtocol, n, remote.offset, size)
 	}
 	return exchange(g, event, s, func() error {
-		return g.driver.Copy(at, memory.ptr+driver.Ptr(remote.offset), n, s.handle)
+		return g.driver.Copy(at, base+driver.Ptr(remote.offset), n, s.handle)
 	})
 }
 

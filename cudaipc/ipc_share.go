@@ -2,13 +2,10 @@ package cudaipc
 
 import (
 	"errors"
-	"fmt"
 	"maps"
 	"os"
-	"sync"
 	"syscall"
 
-	"github.com/tensorpipe-go/tensorpipe/channel"
 	"github.com/tensorpipe-go/tensorpipe/cudaipc/driver"
 	"github.com/tensorpipe-go/tensorpipe/device"
 )
@@ -112,29 +109,55 @@ func (g *gpu) hasHandle(m *Memory) bool {
 	return err == nil && v != 0
 }
 
-// export returns the base address of the allocation of m and its handle, and records that the process may
-// map it. The context must be current.
-func (g *gpu) export(m *Memory, process int) (driver.Ptr, driver.IPCHandle, error) {
-	if m.block == nil {
-		base, _, err := g.driver.AddressRange(m.ptr)
-		if err != nil {
-			return 0, driver.IPCHandle{}, err
-		}
-		h, err := g.driver.MemHandle(base)
-		return base, h, err
+// Reasons why a tensor in memory of the application is copied once more.
+const (
+	noHandle        = "their memory has no handle for other processes"
+	manyAllocations = "the peer has mapped many allocations of the application, which stay mapped until the channel closes"
+)
+
+// maxWrapped bounds the allocations of the application that one channel lets the peer map.
+const maxWrapped = 1 << 10
+
+// export returns the base address of the allocation of m and its handle, and records that the peer may map
+// it. If it returns a reason, m is memory of the application that must be copied to memory of the Kind
+// instead. The context must be current.
+func (p *ipcEnd) export(m *Memory) (base driver.Ptr, h driver.IPCHandle, reason string, err error) {
+	g := m.gpu
+	if m.block != nil {
+		h, err = g.memory.export(m.block.segment, p.peer)
+		return m.block.segment.base, h, "", err
 	}
-	g.memory.mu.Lock()
-	defer g.memory.mu.Unlock()
-	s := m.block.segment
+	if !g.hasHandle(m) {
+		return 0, h, noHandle, nil
+	}
+	if base, h, err = g.wrappedHandle(m.ptr); err != nil {
+		return 0, h, "", err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if _, known := p.wrapped[h]; !known {
+		if len(p.wrapped) >= p.maxWrapped {
+			return 0, h, manyAllocations, nil
+		}
+		p.wrapped[h] = struct{}{}
+		g.addImporter(base, h, p.peer)
+	}
+	return base, h, "", nil
+}
+
+// export returns the handle of s, and records that the process may map it. The context must be current.
+func (a *allocator) export(s *segment, process int) (driver.IPCHandle, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
 	if len(s.importers) == 0 {
-		h, err := g.driver.MemHandle(s.base)
+		h, err := a.gpu.driver.MemHandle(s.base)
 		if err != nil {
-			return 0, h, err
+			return h, err
 		}
 		s.handle = h
 	}
 	s.importers.add(process)
-	return s.base, s.handle, nil
+	return s.handle, nil
 }
 
 // exported reports whether another process may have mapped s. The caller holds the allocator's mu.
@@ -153,140 +176,4 @@ func processLives(pid int) bool {
 	defer func() { _ = p.Release() }()
 	err = p.Signal(syscall.Signal(0))
 	return !errors.Is(err, os.ErrProcessDone) && !errors.Is(err, syscall.ESRCH)
-}
-
-// maxImports bounds the allocations and events of one peer that one channel maps.
-const maxImports = 1 << 14
-
-// importKey names memory or an event of another process, as mapped for one device.
-type importKey struct {
-	gpu    *gpu
-	handle driver.IPCHandle
-}
-
-// imported is mapped memory, or an event, of another process.
-type imported struct {
-	ptr   driver.Ptr // 0 for an event
-	size  int
-	event driver.Event
-	users int // channels
-}
-
-// importTable has the memory and events that the channels of a Kind have mapped. Each is mapped once, because the
-// driver may refuse to map it twice, and unmapped when the last channel that uses it has closed.
-type importTable struct {
-	mu  sync.Mutex
-	all map[importKey]*imported
-}
-
-// importSet has what one channel uses of an importTable.
-type importSet struct {
-	table *importTable
-
-	mu     sync.Mutex
-	closed bool
-	keys   map[importKey]struct{}
-}
-
-// with calls f, which may use what memory and event return; close waits for it. The error is that of f,
-// or channel.ErrClosed after close.
-func (s *importSet) with(f func() error) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.closed {
-		return channel.ErrClosed
-	}
-	return f()
-}
-
-// memory returns the allocation that h names, mapped for use on g. The context must be current. The
-// error matches channel.ErrProtocol if the peer has described too much memory, or is that of the
-// driver. It is for a function that runs in with, as are event and use.
-func (s *importSet) memory(g *gpu, h *driver.IPCHandle) (*imported, error) {
-	return s.use(importKey{g, *h}, func(i *imported) (err error) {
-		if i.ptr, err = g.driver.OpenMem(h); err != nil {
-			return err
-		}
-		if _, i.size, err = g.driver.AddressRange(i.ptr); err != nil {
-			_ = g.driver.CloseMem(i.ptr)
-		}
-		return err
-	})
-}
-
-// event returns the event that h names, for use on g, as memory does.
-func (s *importSet) event(g *gpu, h *driver.IPCHandle) (driver.Event, error) {
-	i, err := s.use(importKey{g, *h}, func(i *imported) (err error) {
-		i.event, err = g.driver.OpenEvent(h)
-		return err
-	})
-	if err != nil {
-		return 0, err
-	}
-	return i.event, nil
-}
-
-// use returns what key names, and opens it if no channel has done so.
-func (s *importSet) use(key importKey, open func(*imported) error) (*imported, error) {
-	t := s.table
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	i := t.all[key]
-	if _, own := s.keys[key]; own {
-		return i, nil
-	}
-	if len(s.keys) >= maxImports {
-		return nil, fmt.Errorf("%w: more than %d allocations and events", channel.ErrProtocol, maxImports)
-	}
-	if i == nil {
-		i = &imported{}
-		if err := open(i); err != nil {
-			return nil, err
-		}
-		if t.all == nil {
-			t.all = make(map[importKey]*imported)
-		}
-		t.all[key] = i
-	}
-	i.users++
-	if s.keys == nil {
-		s.keys = make(map[importKey]struct{})
-	}
-	s.keys[key] = struct{}{}
-	return i, nil
-}
-
-// close unmaps what no other channel uses. It does not wait for a device.
-func (s *importSet) close() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.closed = true
-	for key := range s.keys {
-		s.table.release(key)
-	}
-	s.keys = nil
-}
-
-// release unmaps what key names, if no other channel uses it. The driver waits for the device then, so
-// that another goroutine does it, for which Close of the Kind waits.
-func (t *importTable) release(key importKey) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	i := t.all[key]
-	if i.users--; i.users > 0 {
-		return
-	}
-	delete(t.all, key)
-	key.gpu.background.Go(func() {
-		if key.gpu.enter() != nil {
-			return // closed, or the device has failed
-		}
-		defer key.gpu.leave()
-		// After an error of the driver nothing more can be done.
-		if i.ptr != 0 {
-			_ = key.gpu.driver.CloseMem(i.ptr)
-		} else {
-			_ = key.gpu.driver.DestroyEvent(i.event)
-		}
-	})
 }

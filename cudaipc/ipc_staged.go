@@ -32,7 +32,7 @@ type stagedEnd struct {
 	lifecycle *transfer.Lifecycle
 	sends     *transfer.Queue
 	recvs     *transfer.Queue
-	imports   importSet
+	imports   *importSet
 
 	peer   int         // process of the peer, 0 if it is not known
 	ending atomic.Bool // the peer has closed the channel
@@ -61,7 +61,7 @@ func newStagedEnd(kind *Kind, link channel.Link, process int) channel.Channel {
 	e := &stagedEnd{
 		kind: kind, link: link, peer: process, sends: transfer.NewQueue(), recvs: transfer.NewQueue(),
 		sent:     make(chan struct{}),
-		imports:  importSet{table: &kind.imports},
+		imports:  newImportSet(kind),
 		outboxes: make(map[*gpu]*outbox), remote: make(map[int32]*wire.CUDAIPCOutbox),
 	}
 	e.lifecycle = transfer.NewLifecycle(func() error { return channel.CloseLink(link) }, link.Broken)

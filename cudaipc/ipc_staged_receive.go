@@ -113,7 +113,7 @@ func (e *stagedEnd) receivePart(dst device.Buffer, d wire.CUDAIPCDescriptor) err
 // pull enqueues the copy of n bytes of a slot of remote to at on s.
 func (e *stagedEnd) pull(remote *wire.CUDAIPCOutbox, index uint64, at driver.Ptr, n int, s *Stream) error {
 	g := s.gpu
-	memory, err := e.imports.memory(g, (*driver.IPCHandle)(&remote.Memory))
+	base, size, err := e.imports.memory(s, (*driver.IPCHandle)(&remote.Memory))
 	if err != nil {
 		return err
 	}
@@ -121,10 +121,10 @@ func (e *stagedEnd) pull(remote *wire.CUDAIPCOutbox, index uint64, at driver.Ptr
 	if err != nil {
 		return err
 	}
-	if (int(index)+1)*slotSize > memory.size {
-		return fmt.Errorf("%w: slot %d of an outbox of %d bytes", channel.ErrProtocol, index, memory.size)
+	if (int(index)+1)*slotSize > size {
+		return fmt.Errorf("%w: slot %d of an outbox of %d bytes", channel.ErrProtocol, index, size)
 	}
 	return exchange(g, event, s, func() error {
-		return g.driver.Copy(at, memory.ptr+driver.Ptr(index*slotSize), n, s.handle)
+		return g.driver.Copy(at, base+driver.Ptr(index*slotSize), n, s.handle)
 	})
 }

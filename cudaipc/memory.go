@@ -97,9 +97,13 @@ func (m *Memory) release() {
 }
 
 // Wrap returns a buffer of size bytes at p, device memory of the application, valid on stream. The
-// device is that of the address, and nil stands for its default stream. The application frees the
-// memory, after everything that uses the buffer. The error matches device.ErrMemory if p is not memory of a device of this Kind, or
-// device.ErrStream.
+// device is that of the address, and nil stands for its default stream. The error matches
+// device.ErrMemory if p is not memory of a device of this Kind, or device.ErrStream.
+//
+// The application frees the memory, after everything that uses the buffer. If a tensor in its allocation
+// was sent through cuda_ipc, the peer keeps the whole allocation mapped until its channels to this process
+// are closed; CUDA does not define what happens if the memory is freed before. [Kind.CheckFree] reports
+// whether a living process may have mapped it.
 func (k *Kind) Wrap(p driver.Ptr, size int, stream *Stream) (device.Buffer, error) {
 	d, err := k.DeviceOf(p)
 	if err != nil {

@@ -117,6 +117,11 @@ var hostileDirect = []hostileCase{
 	{"far beyond the allocation", changed(atOffset, garbage[:8]...), pipe.ErrProtocol, false},
 	{"no memory", changed(atMemory, garbage...), driver.ResultInvalidValue, true},
 	{"no event", changed(atEvent, garbage...), driver.ResultInvalidValue, true},
+	{"the handle of the memory for the event", func(n *node, id uint64, size int) [][]byte {
+		f := n.description(id, size)
+		copy(f[atEvent:], f[atMemory:atEvent])
+		return [][]byte{f}
+	}, driver.ResultInvalidValue, true},
 	{"a kind that is unknown", changed(0, 9), pipe.ErrProtocol, false},
 	{"reserved bytes", changed(3, 1), pipe.ErrProtocol, false},
 	{"twice", func(n *node, id uint64, size int) [][]byte {
