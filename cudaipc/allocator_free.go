@@ -142,7 +142,6 @@ func (a *allocator) close() (exported bool, err error) {
 		}
 		all = append(all, a.gpu.driver.Free(s.base))
 	}
-	all = append(all, a.pending.close()...)
-	a.segments, a.free = nil, nil
+	a.segments, a.free, a.pending = nil, nil, pendingUses[*block]{}
 	return exported, errors.Join(all...)
 }

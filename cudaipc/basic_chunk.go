@@ -130,5 +130,9 @@ func (e *basicEnd) dropChunk(c *basicChunk) {
 		e.held[c.slot.ring]--
 		c.slot.free(c.event != nil)
 		c.slot = nil
+		if c.event != nil {
+			c.event.Release()
+			c.event = nil
+		}
 	}
 }

@@ -181,7 +181,15 @@ func (c *copyOperation) finish(b device.Buffer, m *Memory) (err error) {
 // copyHost enqueues the copy between p, a segment of the host memory, and device memory at at.
 func (c *copyOperation) copyHost(p []byte, at driver.Ptr) error {
 	toDevice := c.src.IsHost()
-	if toDevice && len(p) <= maxStaged && !c.gpu.pageLocked(p) {
+	stage := false
+	if len(p) <= maxStaged {
+		locked, err := c.gpu.pageLocked(p)
+		if err != nil {
+			return err
+		}
+		stage = !locked
+	}
+	if toDevice && stage {
 		staged, err := c.gpu.pinned.take(len(p))
 		if err != nil {
 			return err
@@ -194,7 +202,7 @@ func (c *copyOperation) copyHost(p []byte, at driver.Ptr) error {
 	if toDevice {
 		return c.gpu.driver.Copy(at, driver.HostPtr(p), len(p), c.stream.handle)
 	}
-	if len(p) <= maxStaged && !c.gpu.pageLocked(p) {
+	if stage {
 		return c.stream.deliver(c.dst, p, at)
 	}
 	return c.gpu.driver.Copy(driver.HostPtr(p), at, len(p), c.stream.handle)

@@ -50,17 +50,21 @@ func (s *deliveries) insert(d *delivery) {
 	s.all[d] = struct{}{}
 }
 
-// unfinished returns those that are not done, as a new slice, or nil.
+// unfinished returns those that are not done or have failed, as a new slice, or nil. An error of the device
+// stays with the stream.
 func (s *deliveries) unfinished() (left []*delivery) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for d := range s.all {
 		select {
 		case <-d.done:
-			delete(s.all, d)
+			if d.err == nil {
+				delete(s.all, d)
+				continue
+			}
 		default:
-			left = append(left, d)
 		}
+		left = append(left, d)
 	}
 	return left
 }

@@ -24,6 +24,7 @@ type fixture struct {
 	zero    device.Device
 
 	hostAllocs int // calls at the beginning
+	misuses    int // at the beginning, and those that a test expects
 }
 
 func newFixture(t testing.TB, o Options) *fixture { return newFixtureWith(t, o, nil) }
@@ -47,9 +48,8 @@ func newFixtureWith(t testing.TB, o Options, simulator map[string]string) *fixtu
 	require.NoError(t, err)
 	require.NoError(t, f.Viable())
 	f.zero = f.Devices()[0]
-	misuses := 0
 	if f.control != nil {
-		misuses, f.hostAllocs = f.control.Misuse(), f.control.Calls("cuMemHostAlloc")
+		f.misuses, f.hostAllocs = f.control.Misuse(), f.control.Calls("cuMemHostAlloc")
 	}
 	t.Cleanup(func() {
 		if f.control == nil {
@@ -60,7 +60,7 @@ func newFixtureWith(t testing.TB, o Options, simulator map[string]string) *fixtu
 		f.set("CUSIM_DELAY_US", "")
 		f.control.ReleaseAll()
 		require.NoError(t, f.Close())
-		require.Equal(t, misuses, f.control.Misuse(), f.control.LastMisuse())
+		require.Equal(t, f.misuses, f.control.Misuse(), f.control.LastMisuse())
 	})
 	return f
 }

@@ -36,6 +36,7 @@ type gpu struct {
 	streams     []driver.Stream        // idle, for reuse
 	all         []driver.Stream        // every stream that was created
 	events      []driver.Event         // idle, for reuse
+	allEvents   []driver.Event         // every event of takeEvent
 	shared      []driver.Event         // every event for other processes
 	retired     map[int][]*sharedEvent // of shared, by the process that may still use them
 	wrapped     map[driver.IPCHandle]*wrappedAllocation
@@ -154,7 +155,12 @@ func (g *gpu) takeEvent() (driver.Event, error) {
 		g.events = g.events[:n-1]
 		return e, nil
 	}
-	return g.driver.NewEvent(driver.EventDisableTiming)
+	e, err := g.driver.NewEvent(driver.EventDisableTiming)
+	if err != nil {
+		return 0, err
+	}
+	g.allEvents = append(g.allEvents, e)
+	return e, nil
 }
 
 // putEvent keeps e for reuse. Streams that wait for it go on to do so, because they wait for the
@@ -244,7 +250,7 @@ func (g *gpu) close() error {
 	exported = exported || mapped
 	g.mu.Lock()
 	all = append(all, g.closeErr)
-	for _, e := range g.events {
+	for _, e := range g.allEvents { // those that are in use, too
 		all = append(all, g.driver.DestroyEvent(e))
 	}
 	for _, s := range g.all {

@@ -192,16 +192,17 @@ func (m *importedMemory) unmap(g *gpu) error {
 // their errors, of the first failed call of closeLater.
 func (g *gpu) closeLater(calls []func() error) {
 	g.background.Go(func() {
-		if g.enter() != nil {
-			return // closed, or the device has failed
-		}
-		defer g.leave()
-		var all []error
-		for _, call := range calls {
-			all = append(all, call())
+		err := g.enter()
+		if err == nil {
+			defer g.leave()
+			var all []error
+			for _, call := range calls {
+				all = append(all, call())
+			}
+			err = errors.Join(all...)
 		}
 		g.mu.Lock()
 		defer g.mu.Unlock()
-		g.closeErr = cmp.Or(g.closeErr, errors.Join(all...))
+		g.closeErr = cmp.Or(g.closeErr, err)
 	})
 }

@@ -207,7 +207,7 @@ func TestCheckFree(t *testing.T) {
 	require.ErrorIs(t, f.CheckFree(sent), ErrMapped, "this end cannot know that the peer has unmapped it")
 	f.freeAll(g, all)
 
-	// What the Kind keeps about memory that was freed is bounded.
+	// The Kind keeps a bounded number of entries for memory that was freed.
 	for range 20 {
 		few := f.application(fewWrapped/4, 1, s)
 		require.NoError(t, g.enter())

@@ -131,7 +131,10 @@ func (g *gpu) checkRange(p driver.Ptr, size int) error {
 	}
 	defer g.leave()
 	base, n, err := g.driver.AddressRange(p)
-	if err != nil || size < 0 || int(p-base) > n-size {
+	if err != nil {
+		return fmt.Errorf("cudaipc: memory at %#x (%w): %w", uintptr(p), err, device.ErrMemory)
+	}
+	if size < 0 || int(p-base) > n-size {
 		return fmt.Errorf("cudaipc: %d bytes at %#x are not in one allocation of %v: %w", size, uintptr(p), g.device, device.ErrMemory)
 	}
 	return nil

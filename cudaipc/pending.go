@@ -72,16 +72,5 @@ func (p *pendingUses[T]) collect(streams int, end func(T)) {
 // all is the argument of collect for all streams.
 func (p *pendingUses[T]) all() int { return p.streams.Len() }
 
-// close destroys the events. The device must have no work left. It returns the errors of the driver.
-func (p *pendingUses[T]) close() (all []error) {
-	for _, s := range p.streams.Clear() {
-		for _, u := range s.uses.Clear() {
-			all = append(all, p.gpu.driver.DestroyEvent(u.event))
-		}
-	}
-	p.of = nil
-	return all
-}
-
 // polledStreams bounds the streams that one allocation polls while there is other free memory.
 const polledStreams = 4

@@ -89,11 +89,11 @@ func (p *pinnedPool) close() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.closed = true
-	all := p.pending.close()
+	var all []error
 	for _, b := range p.all {
 		all = append(all, p.gpu.driver.FreeHost(b.data))
 	}
-	p.all, p.free = nil, nil
+	p.all, p.free, p.pending = nil, nil, pendingUses[*pinnedBlock]{}
 	return errors.Join(all...)
 }
 
@@ -138,13 +138,19 @@ func (o *pinnedOwner) release() {
 	o.gpu.pinned.put(o.block, o.stream)
 }
 
-// pageLocked reports whether the driver knows all of p as host memory, so that a copy need not wait.
-func (g *gpu) pageLocked(p []byte) bool {
+// pageLocked reports whether the driver knows all of p as host memory, so that a copy need not wait. The
+// error is that of the driver.
+func (g *gpu) pageLocked(p []byte) (bool, error) {
 	for _, at := range []driver.Ptr{driver.HostPtr(p), driver.HostPtr(p[len(p)-1:])} {
 		kind, err := g.driver.PointerAttribute(driver.PointerMemoryType, at)
-		if err != nil || kind != driver.MemoryTypeHost {
-			return false
+		switch {
+		case errors.Is(err, driver.ResultInvalidValue): // the driver does not know the address
+			return false, nil
+		case err != nil:
+			return false, err
+		case kind != driver.MemoryTypeHost:
+			return false, nil
 		}
 	}
-	return true
+	return true, nil
 }
