@@ -160,6 +160,7 @@ var hostileStaged = []hostileCase{
 	{"an outbox that was not described", announcement(func(d *wire.CUDAIPCDescriptor) { d.Outbox = nil }), pipe.ErrProtocol, false},
 	{"no memory", announcement(func(d *wire.CUDAIPCDescriptor) { copy(d.Outbox.Memory[:], garbage) }), driver.ResultInvalidValue, false},
 	{"no event", announcement(func(d *wire.CUDAIPCDescriptor) { copy(d.Outbox.Events[0][:], garbage) }), driver.ResultInvalidValue, false},
+	{"the handle of the memory for an event", announcement(func(d *wire.CUDAIPCDescriptor) { d.Outbox.Events[0] = d.Outbox.Memory }), driver.ResultInvalidValue, false},
 	{"garbage", func(*node, uint64, int) [][]byte { return [][]byte{garbage} }, pipe.ErrProtocol, false},
 	{"a long frame", func(*node, uint64, int) [][]byte { return [][]byte{make([]byte, 1<<20)} }, pipe.ErrProtocol, false},
 	{"an empty frame", func(*node, uint64, int) [][]byte { return [][]byte{nil} }, pipe.ErrProtocol, false},
