@@ -92,6 +92,7 @@ func (g *gpu) alloc(size int, s *Stream) (*Memory, error) {
 func (m *Memory) release() {
 	if m.block != nil {
 		m.free.Stop()
+		runtime.KeepAlive(m) // otherwise the cleanup may be queued before Stop, and run too
 		m.gpu.memory.put(m.block)
 	}
 }

@@ -201,5 +201,6 @@ func (e *Event) Synchronize(ctx context.Context) error {
 // on to do so.
 func (e *Event) Release() {
 	e.cleanup.Stop()
+	runtime.KeepAlive(e) // otherwise the cleanup may be queued before Stop, and run too
 	e.gpu.putEvent(e.handle)
 }
