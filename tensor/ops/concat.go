@@ -10,7 +10,8 @@ import (
 
 // Cat returns a new tensor with the concatenation of xs along dimension dim; a negative one counts
 // from the end. All must have the same shape, except in dim, and are cast to the dtype to which they
-// are promoted. As in PyTorch, vectors without elements count only for the dtype. The error is a
+// are promoted; on devices, which do not cast, they must have it. As in PyTorch, vectors without elements
+// count only for the dtype. The error is a
 // *ValueError for an empty list, a tensor of rank 0, shapes that do not match or a dimension that
 // does not exist, a *DeviceMismatchError, a *LimitError, or an error of package tensor.
 func (e *Engine) Cat(ctx context.Context, xs []*tensor.Tensor, dim int) (*tensor.Tensor, error) {
@@ -56,7 +57,7 @@ func (e *Engine) concat(ctx context.Context, list, parts []*tensor.Tensor, dim i
 		return nil, err
 	}
 	if k != nil {
-		return e.deviceConcat(ctx, k, parts, dim, shape)
+		return e.deviceConcat(ctx, k, parts, dim, d, shape)
 	}
 	out, err := e.empty(d, shape...)
 	if err != nil {
@@ -90,13 +91,19 @@ func (e *Engine) kernelsOfAll(xs []*tensor.Tensor) (k Kernels, err error) {
 	return k, nil
 }
 
-// deviceConcat is concat for tensors on the device of k, into a new tensor of the given shape.
-func (e *Engine) deviceConcat(ctx context.Context, k Kernels, parts []*tensor.Tensor, dim int,
+// deviceConcat is concat for tensors on the device of k, into a new tensor of dtype d and the given shape.
+// Parts with elements must have this dtype.
+func (e *Engine) deviceConcat(ctx context.Context, k Kernels, parts []*tensor.Tensor, dim int, d tensor.DType,
 	shape []int) (*tensor.Tensor, error) {
-	if err := checkDeviceDType(parts[0].DType(), parts...); err != nil {
+	on := parts[0].Device()
+	parts = slices.DeleteFunc(slices.Clone(parts), func(t *tensor.Tensor) bool { return t.Len() == 0 })
+	if err := checkDeviceDType(d, parts...); err != nil {
 		return nil, err
 	}
-	out, err := e.deviceEmpty(ctx, k, parts[0], shape)
+	if err := e.checkSize(d, shape); err != nil {
+		return nil, err
+	}
+	out, err := k.Alloc(ctx, on, d, shape...)
 	if err != nil {
 		return nil, err
 	}
