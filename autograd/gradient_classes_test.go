@@ -36,7 +36,16 @@ func classCases() []gradientCase {
 		for _, reduction := range []ops.Reduction{ops.ReductionNone, ops.ReductionMean, ops.ReductionSum} {
 			add := func(with string, weight *variable, ignore *int64, target *variable, shape, empty []int) {
 				apply := func(target *variable) listFunc {
-					return one(func(ctx context.Context, x *variable) (*variable, error) {
+					return one(func(ctx context.Context, x *variable) (_ *variable, err error) {
+						target, weight := target, weight
+						if target, err = autograd.To(ctx, target, x.Value().Device()); err != nil {
+							return nil, err
+						}
+						if weight != nil {
+							if weight, err = autograd.To(ctx, weight, x.Value().Device()); err != nil {
+								return nil, err
+							}
+						}
 						return f(ctx, x, target, weight, ops.NLLOptions{Reduction: reduction, IgnoreIndex: ignore})
 					})
 				}

@@ -38,7 +38,7 @@ func (k kernels) Sum(_ context.Context, dst, x *tensor.Tensor, dims []int) error
 		}
 	}
 	return k.kind.run(func(w *work) error {
-		out, err := w.output()
+		out, err := w.output(w.dst)
 		if err != nil {
 			return err
 		}
@@ -52,7 +52,7 @@ func (k kernels) Sum(_ context.Context, dst, x *tensor.Tensor, dims []int) error
 			uint64(out), uint64(in), uint64(rows), uint64(columns)); err != nil {
 			return err
 		}
-		return w.store(out)
+		return w.store(w.dst, out)
 	}, dst, x)
 }
 
@@ -83,7 +83,7 @@ func (k kernels) MatMul(_ context.Context, dst, x, y *tensor.Tensor) error {
 	last := dst.Rank() - 1
 	rows, columns, inner := dst.Shape()[last-1], dst.Shape()[last], x.Shape()[last]
 	return k.kind.run(func(w *work) error {
-		out, err := w.output()
+		out, err := w.output(w.dst)
 		if err != nil {
 			return err
 		}
@@ -101,7 +101,7 @@ func (k kernels) MatMul(_ context.Context, dst, x, y *tensor.Tensor) error {
 		if err != nil {
 			return err
 		}
-		return w.store(out)
+		return w.store(w.dst, out)
 	}, dst, x, y)
 }
 

@@ -132,22 +132,21 @@ func (w *work) rowMajor(o *operand, shape, strides []int) (driver.Ptr, error) {
 	return to, w.copy(to, o.ptr, l)
 }
 
-// output returns the address for a contiguous result with the elements of the destination. store
-// must follow.
-func (w *work) output() (driver.Ptr, error) {
-	if w.dst.IsContiguous() {
-		return w.dst.ptr, nil
+// output returns the address for a contiguous result with the elements of o. store must follow.
+func (w *work) output(o *operand) (driver.Ptr, error) {
+	if o.IsContiguous() {
+		return o.ptr, nil
 	}
-	return w.temp(w.dst.Len(), w.dst.DType().Size())
+	return w.temp(o.Len(), o.DType().Size())
 }
 
-// store enqueues the copy of the result at p, which output has returned, to the destination.
-func (w *work) store(p driver.Ptr) error {
-	if p == w.dst.ptr {
+// store enqueues the copy of the result at p, which output has returned, to o.
+func (w *work) store(o *operand, p driver.Ptr) error {
+	if p == o.ptr {
 		return nil
 	}
-	shape := w.dst.Shape()
-	return w.copy(w.dst.ptr, p, newLayout(w.dst.DType().Size(), shape, w.dst.Strides(), rowMajorStrides(shape)))
+	shape := o.Shape()
+	return w.copy(o.ptr, p, newLayout(o.DType().Size(), shape, o.Strides(), rowMajorStrides(shape)))
 }
 
 // copy enqueues a copy of the elements at from to those at to.

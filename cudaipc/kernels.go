@@ -104,32 +104,45 @@ func (k kernels) Copy(_ context.Context, dst, src *tensor.Tensor) error {
 }
 
 func (k kernels) Add(_ context.Context, dst, x, y *tensor.Tensor, alpha ops.Number) error {
-	return k.elementwise("add", []float64{alpha.Float64()}, dst, x, y)
+	return k.elementwise(kernelName("add", dst), []uint64{math.Float64bits(alpha.Float64())}, dst, x, y)
 }
 
 func (k kernels) Sub(_ context.Context, dst, x, y *tensor.Tensor, alpha ops.Number) error {
-	return k.elementwise("add", []float64{-alpha.Float64()}, dst, x, y)
+	return k.elementwise(kernelName("add", dst), []uint64{math.Float64bits(-alpha.Float64())}, dst, x, y)
 }
 
 func (k kernels) Mul(_ context.Context, dst, x, y *tensor.Tensor) error {
-	return k.elementwise("mul", nil, dst, x, y)
+	return k.elementwise(kernelName("mul", dst), nil, dst, x, y)
 }
 
 func (k kernels) Div(_ context.Context, dst, x, y *tensor.Tensor) error {
-	return k.elementwise("div", nil, dst, x, y)
+	return k.elementwise(kernelName("div", dst), nil, dst, x, y)
 }
 
 func (k kernels) Scale(_ context.Context, dst, x *tensor.Tensor, factor ops.Number) error {
-	return k.elementwise("scale", []float64{factor.Float64()}, dst, x)
+	return k.elementwise(kernelName("scale", dst), []uint64{math.Float64bits(factor.Float64())}, dst, x)
 }
 
-func (k kernels) Sqrt(_ context.Context, dst, x *tensor.Tensor) error {
-	return k.elementwise("sqrt", nil, dst, x)
+// mapped are the functions of the kernel map, in the order of their numbers.
+var mapped = []ops.Function{
+	ops.FunctionExp, ops.FunctionLog, ops.FunctionSqrt, ops.FunctionTanh, ops.FunctionSigmoid, ops.FunctionRelu,
+}
+
+func (k kernels) Map(_ context.Context, f ops.Function, dst, x *tensor.Tensor) error {
+	number := slices.Index(mapped, f)
+	if number < 0 {
+		return &tensor.DeviceError{Device: dst.Device()}
+	}
+	return k.elementwise("map", []uint64{uint64(dst.DType().Size()), uint64(number)}, dst, x)
+}
+
+func (k kernels) ReluBackward(_ context.Context, dst, grad, out *tensor.Tensor) error {
+	return k.elementwise("relu_backward", []uint64{uint64(dst.DType().Size())}, dst, grad, out)
 }
 
 // elementwise sets dst with the kernel of that name, whose parameters are addresses, the number of
 // elements, and numbers.
-func (k kernels) elementwise(name string, numbers []float64, dst *tensor.Tensor, sources ...*tensor.Tensor) error {
+func (k kernels) elementwise(name string, numbers []uint64, dst *tensor.Tensor, sources ...*tensor.Tensor) error {
 	if err := checkArithmetic(dst); err != nil {
 		return err
 	}
@@ -137,7 +150,7 @@ func (k kernels) elementwise(name string, numbers []float64, dst *tensor.Tensor,
 		return err
 	}
 	return k.kind.run(func(w *work) error {
-		out, err := w.output()
+		out, err := w.output(w.dst)
 		if err != nil {
 			return err
 		}
@@ -149,14 +162,11 @@ func (k kernels) elementwise(name string, numbers []float64, dst *tensor.Tensor,
 			}
 			args = append(args, uint64(p))
 		}
-		args = append(args, uint64(dst.Len()))
-		for _, v := range numbers {
-			args = append(args, math.Float64bits(v))
-		}
-		if err := w.launch(kernelName(name, dst), dst.Len(), args...); err != nil {
+		args = append(append(args, uint64(dst.Len())), numbers...)
+		if err := w.launch(name, dst.Len(), args...); err != nil {
 			return err
 		}
-		return w.store(out)
+		return w.store(w.dst, out)
 	}, dst, sources...)
 }
 

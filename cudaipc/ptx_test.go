@@ -19,12 +19,14 @@ import (
 // floating-point literal; s, a special register of 32 bits; t, one of 64 bits; n, a parameter or
 // shared variable; a, the address of a parameter; g, of device memory; h, of shared memory; l, a label.
 var ptxInstructions = map[string]string{
-	"mov.u32": "ws wn", "mov.u64": "qt qq qn", "mov.f32": "fF", "mov.f64": "dD",
-	"cvt.u64.u32": "qw", "cvt.rn.f32.f64": "fd",
+	"mov.u32": "ws wn", "mov.u64": "qt qQ qn", "mov.f32": "fF", "mov.f64": "dD dd", "mov.b64": "dq qd",
+	"cvt.u64.u32": "qw", "cvt.rn.f32.f64": "fd", "cvt.f64.f32": "df", "cvt.rni.f64.f64": "dd", "cvt.rni.s64.f64": "qd", "cvt.rn.f64.s64": "dq",
+	"neg.f64": "dd", "abs.f64": "dd", "shr.u64": "qqW", "shr.s64": "qqW",
+	"setp.eq.f64": "pdD", "setp.gt.f64": "pdd pdD", "setp.lt.f64": "pdd pdD", "setp.le.f64": "pdD", "setp.gtu.f64": "pdd", "setp.nan.f64": "pdd",
 	"add.u64": "qqQ", "sub.u64": "qqQ", "div.u64": "qqQ", "mul.lo.u64": "qqQ", "mad.lo.u64": "qqQq",
 	"mad.lo.u32": "wwWw", "mad.wide.u32": "qwwq", "shl.b64": "qqW", "shr.u32": "wwW",
 	"add.rn.f32": "fff", "mul.rn.f32": "fff", "div.rn.f32": "fff", "fma.rn.f32": "ffff", "sqrt.rn.f32": "ff",
-	"add.rn.f64": "ddd", "mul.rn.f64": "ddd", "div.rn.f64": "ddd", "fma.rn.f64": "dddd", "sqrt.rn.f64": "dd",
+	"add.rn.f64": "ddd ddD", "mul.rn.f64": "ddd ddD", "div.rn.f64": "ddd", "fma.rn.f64": "dddd dddD ddDd", "sqrt.rn.f64": "dd",
 	"setp.eq.u32": "pwW", "setp.ne.u32": "pwW", "setp.ge.u32": "pwW",
 	"setp.eq.u64": "pqQ", "setp.ne.u64": "pqQ", "setp.ge.u64": "pqQ", "setp.lt.u64": "pqQ",
 	"ld.param.u64": "qa", "ld.param.f64": "da",
@@ -38,9 +40,10 @@ var ptxInstructions = map[string]string{
 type ptxEntry struct {
 	name      string
 	params    map[string]string // types by name
+	order     []string          // the names of params
 	registers map[string]string // classes by name: p, w, q, f or d
 	shared    map[string]bool
-	labels    map[string]bool
+	labels    map[string]int // the number of the instruction that follows
 	code      []string
 	used      map[string]bool
 }
@@ -68,13 +71,13 @@ func parsePTX(text string) ([]*ptxEntry, error) {
 	}
 	var out []*ptxEntry
 	for _, m := range ptxEntryRE.FindAllStringSubmatch(text, -1) {
-		e := &ptxEntry{name: m[1], params: map[string]string{}, registers: map[string]string{}, shared: map[string]bool{}, labels: map[string]bool{}, used: map[string]bool{}}
+		e := &ptxEntry{name: m[1], params: map[string]string{}, registers: map[string]string{}, shared: map[string]bool{}, labels: map[string]int{}, used: map[string]bool{}}
 		for p := range strings.SplitSeq(m[2], ",") {
 			param := ptxParam.FindStringSubmatch(strings.TrimSpace(p))
 			if param == nil {
 				return nil, fmt.Errorf("%s: parameter %q", e.name, p)
 			}
-			e.params[param[2]] = param[1]
+			e.params[param[2]], e.order = param[1], append(e.order, param[2])
 			if n, _ := strconv.Atoi(param[3]); (param[1] == ".align 8 .b8") != (n == 24*maxKernelRank) {
 				return nil, fmt.Errorf("%s: size of parameter %q", e.name, p)
 			}
@@ -97,10 +100,10 @@ func (e *ptxEntry) parse(body string) error {
 		s = strings.TrimSpace(s)
 		for m := ptxLabel.FindString(s); m != ""; m = ptxLabel.FindString(s) {
 			name := ptxLabel.FindStringSubmatch(s)[1]
-			if e.labels[name] {
+			if _, twice := e.labels[name]; twice {
 				return fmt.Errorf("label %s twice", name)
 			}
-			e.labels[name] = true
+			e.labels[name] = len(e.code)
 			s = s[len(m):]
 		}
 		kind, names, _ := strings.Cut(strings.TrimPrefix(s, ".reg "), " ")
@@ -142,7 +145,7 @@ func (e *ptxEntry) check() error {
 			return fmt.Errorf("instruction %q", s)
 		}
 	}
-	for _, declared := range []map[string]bool{keys(e.registers), keys(e.params), e.shared, e.labels} {
+	for _, declared := range []map[string]bool{keys(e.registers), keys(e.params), e.shared, keys(e.labels)} {
 		for name := range declared {
 			if !e.used[name] {
 				return fmt.Errorf("%s is not used", name)
@@ -155,7 +158,7 @@ func (e *ptxEntry) check() error {
 	return nil
 }
 
-func keys(m map[string]string) map[string]bool {
+func keys[V any](m map[string]V) map[string]bool {
 	out := map[string]bool{}
 	for name := range m {
 		out[name] = true
@@ -191,7 +194,7 @@ func (e *ptxEntry) is(kind byte, o string) bool {
 	case 'n':
 		ok = e.shared[o] || e.params[o] == ".align 8 .b8"
 	case 'l':
-		ok = e.labels[o]
+		_, ok = e.labels[o]
 	case 'a', 'g', 'h':
 		m := ptxAddress.FindStringSubmatch(o)
 		if m == nil {
@@ -211,7 +214,7 @@ func (e *ptxEntry) is(kind byte, o string) bool {
 func TestPTX(t *testing.T) {
 	entries, err := parsePTX(string(kernelText))
 	require.NoError(t, err)
-	require.Len(t, entries, 17)
+	require.Len(t, entries, 20)
 	for _, e := range entries {
 		require.NoError(t, e.check(), e.name)
 	}
@@ -243,7 +246,7 @@ func TestPTXAssembles(t *testing.T) {
 	if err != nil {
 		t.Skip("ptxas, a part of NVIDIA's toolkit, is not installed")
 	}
-	for _, arch := range []string{"sm_75", "sm_90"} {
+	for _, arch := range []string{"sm_50", "sm_75", "sm_90"} {
 		cmd := exec.CommandContext(t.Context(), assembler, "-arch="+arch, "-Werror", "-o", filepath.Join(t.TempDir(), "kernels.cubin"), "kernels.ptx")
 		out, err := cmd.CombinedOutput()
 		require.NoError(t, err, "%s", out)

@@ -20,11 +20,14 @@ import (
 var sources embed.FS
 
 // flags are the compiler's options. Products and sums are not fused, so that kernels give the same
-// result on all processors. Roots do not set errno, and so need no library.
+// result on all processors.
 var flags = []string{
 	"-std=c11", "-D_GNU_SOURCE", "-O3", "-g", "-Wall", "-Wextra", "-pthread", "-fPIC",
 	"-fvisibility=hidden", "-ffp-contract=off", "-fno-math-errno",
 }
+
+// mathLibrary is the compiler's option for the library with the functions that kernels compute.
+const mathLibrary = "-lm"
 
 // notSupported is the reason of a [*MissingError] on other systems.
 const notSupported = "it runs on Linux on amd64 and arm64 only"
@@ -113,7 +116,7 @@ func findCompiler() ([]string, error) {
 // depends on, in hexadecimal.
 func (p program) fingerprint(compiler []string) string {
 	hash := sha256.New()
-	fmt.Fprintln(hash, runtime.GOARCH, compiler, flags, p.name, p.flags, p.replay)
+	fmt.Fprintln(hash, runtime.GOARCH, compiler, flags, mathLibrary, p.name, p.flags, p.replay)
 	_ = fs.WalkDir(sources, ".", func(path string, d fs.DirEntry, err error) error {
 		if err == nil && !d.IsDir() {
 			text, _ := sources.ReadFile(path)
@@ -154,7 +157,7 @@ func (p program) compile(compiler []string, work string) error {
 	args := append(append([]string{}, compiler[1:]...), flags...)
 	args = append(args, p.flags...)
 	args = append(args, "-o", filepath.Join(work, "out", p.name))
-	cmd := exec.Command(compiler[0], append(args, files...)...)
+	cmd := exec.Command(compiler[0], append(append(args, files...), mathLibrary)...)
 	var text bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &text, &text
 	if err := cmd.Run(); err != nil {

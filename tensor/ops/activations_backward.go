@@ -15,18 +15,27 @@ import (
 // grad and out must have the same shape and the same dtype, F32 or F64. The error is a *ValueError
 // if they do not, a *LimitError, the error of ctx, or one of package tensor.
 func (e *Engine) ReluBackward(ctx context.Context, grad, out *tensor.Tensor) (*tensor.Tensor, error) {
+	if !onHost(grad) {
+		return e.deviceReluBackward(ctx, grad, out)
+	}
 	return e.backward(ctx, "relu", grad, out, reluGradients32, reluGradients64)
 }
 
 // TanhBackward returns the gradient of x for out = tanh(x), given grad, the gradient of out:
 // grad·(1-out²), in a new contiguous tensor. Arguments and errors are those of ReluBackward.
 func (e *Engine) TanhBackward(ctx context.Context, grad, out *tensor.Tensor) (*tensor.Tensor, error) {
+	if !onHost(grad) {
+		return e.deviceSigmoidalBackward(ctx, "tanh", grad, out)
+	}
 	return e.backward(ctx, "tanh", grad, out, tanhGradients[float32], tanhGradients[float64])
 }
 
 // SigmoidBackward returns the gradient of x for out = sigmoid(x), given grad, the gradient of out:
 // grad·(1-out)·out, in a new contiguous tensor. Arguments and errors are those of ReluBackward.
 func (e *Engine) SigmoidBackward(ctx context.Context, grad, out *tensor.Tensor) (*tensor.Tensor, error) {
+	if !onHost(grad) {
+		return e.deviceSigmoidalBackward(ctx, "sigmoid", grad, out)
+	}
 	return e.backward(ctx, "sigmoid", grad, out, sigmoidGradients[float32], sigmoidGradients[float64])
 }
 

@@ -32,7 +32,22 @@ func (k kernels) Move(dst, src device.Buffer) error { return k.kind.Copy(dst, sr
 // run enqueues a call of f for each element of dst, on the stream of dst and after the work of the
 // streams of the others. f gets the element of dst and those of the others at the same index.
 func (k kernels) run(f func(to *float32, from []float32), dst *tensor.Tensor, others ...*tensor.Tensor) error {
-	all := append([]*tensor.Tensor{dst}, others...)
+	return k.launch(func(mem ...[]byte) {
+		from := make([]float32, len(others))
+		for i := range dst.Len() {
+			for j, t := range others {
+				from[j] = deviceElement(mem[j+1], t, i)
+			}
+			to := deviceElement(mem[0], dst, i)
+			f(&to, from)
+			setDeviceElement(mem[0], dst, i, to)
+		}
+	}, append([]*tensor.Tensor{dst}, others...)...)
+}
+
+// launch enqueues a call of f with the memory of all tensors, on the stream of the first and after the work
+// of the streams of the others.
+func (k kernels) launch(f func(mem ...[]byte), all ...*tensor.Tensor) error {
 	var memory []device.Buffer
 	for _, t := range all {
 		buf, err := t.Storage().Buffer()
@@ -52,18 +67,18 @@ func (k kernels) run(f func(to *float32, from []float32), dst *tensor.Tensor, ot
 		}
 	}
 	return stream.Launch(func(mem ...[]byte) error {
-		from := make([]float32, len(others))
-		for i := range dst.Len() {
-			for j, t := range others {
-				from[j] = math.Float32frombits(binary.LittleEndian.Uint32(mem[j+1][position(t, i):]))
-			}
-			p := mem[0][position(dst, i):]
-			to := math.Float32frombits(binary.LittleEndian.Uint32(p))
-			f(&to, from)
-			binary.LittleEndian.PutUint32(p, math.Float32bits(to))
-		}
+		f(mem...)
 		return nil
 	}, memory...)
+}
+
+// deviceElement returns element i of t, whose storage has the memory p.
+func deviceElement(p []byte, t *tensor.Tensor, i int) float32 {
+	return math.Float32frombits(binary.LittleEndian.Uint32(p[position(t, i):]))
+}
+
+func setDeviceElement(p []byte, t *tensor.Tensor, i int, v float32) {
+	binary.LittleEndian.PutUint32(p[position(t, i):], math.Float32bits(v))
 }
 
 // position returns the byte in the storage of t at which element i begins.
@@ -73,7 +88,7 @@ func position(t *tensor.Tensor, i int) int {
 		at += i % t.Shape()[dim] * t.Strides()[dim]
 		i /= t.Shape()[dim]
 	}
-	return 4 * at
+	return t.DType().Size() * at
 }
 
 func (k kernels) Fill(_ context.Context, dst *tensor.Tensor, value ops.Number) error {
@@ -104,10 +119,6 @@ func (k kernels) Div(_ context.Context, dst, x, y *tensor.Tensor) error {
 
 func (k kernels) Scale(_ context.Context, dst, x *tensor.Tensor, factor ops.Number) error {
 	return k.run(func(to *float32, from []float32) { *to = float32(factor.Float64()) * from[0] }, dst, x)
-}
-
-func (k kernels) Sqrt(_ context.Context, dst, x *tensor.Tensor) error {
-	return k.run(func(to *float32, from []float32) { *to = float32(math.Sqrt(float64(from[0]))) }, dst, x)
 }
 
 func (k kernels) Sum(ctx context.Context, dst, x *tensor.Tensor, dims []int) error {

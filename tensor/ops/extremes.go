@@ -24,8 +24,11 @@ func (e *Engine) Min(_ context.Context, x *tensor.Tensor) (*tensor.Tensor, error
 // first element of x with that value. They keep the dimension, with size 1, if keepDim is true. A
 // negative dim counts from the last dimension. The error is a *ValueError if there is no such
 // dimension; the others are those of Max.
-func (e *Engine) MaxDim(_ context.Context, x *tensor.Tensor, dim int,
+func (e *Engine) MaxDim(ctx context.Context, x *tensor.Tensor, dim int,
 	keepDim bool) (values, indices *tensor.Tensor, err error) {
+	if !onHost(x) {
+		return e.deviceMaxDim(ctx, x, dim, keepDim)
+	}
 	return e.extremesOfDim(x, dim, keepDim, false)
 }
 
@@ -78,7 +81,7 @@ func (e *Engine) extremes(x *tensor.Tensor, dims []int, keep, low bool) (values,
 		return nil, nil, err
 	}
 	if r.n == 0 {
-		return nil, nil, valueErrorf("Expected reduction dim to be specified for input.numel() == 0, and to have non-zero size.")
+		return nil, nil, errNoExtreme
 	}
 	switch x.DType() {
 	case tensor.U8:
@@ -104,6 +107,8 @@ func (e *Engine) extremes(x *tensor.Tensor, dims []int, keep, low bool) (values,
 	values, err = e.cast(values, d)
 	return values, indices, err
 }
+
+var errNoExtreme = &ValueError{"Expected reduction dim to be specified for input.numel() == 0, and to have non-zero size."}
 
 // extremesOfRows returns two new tensors of the shape r.shape: values has the maximum of each row of
 // r, or its minimum if low is true; indices, of dtype I64, has the index of the first such element

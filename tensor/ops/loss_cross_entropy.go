@@ -19,6 +19,9 @@ func (e *Engine) CrossEntropy(ctx context.Context, x, target, weight *tensor.Ten
 	if err := checkFloat("cross_entropy", x); err != nil {
 		return nil, nil, nil, err
 	}
+	if !onHost(x) {
+		return e.deviceCrossEntropy(ctx, x, target, weight, o)
+	}
 	if x.DType() == tensor.F32 {
 		return crossEntropy[float32](e, x, target, weight, o)
 	}
@@ -80,6 +83,9 @@ func (e *Engine) CrossEntropyBackward(ctx context.Context, grad, logSoftmax, tar
 	}
 	if err := checkFloat("cross_entropy", logSoftmax); err != nil {
 		return nil, err
+	}
+	if !onHost(logSoftmax) {
+		return e.deviceCrossEntropyBackward(ctx, grad, logSoftmax, target, weight, o, totalWeight)
 	}
 	if logSoftmax.DType() == tensor.F32 {
 		return crossEntropyBackward[float32](e, grad, logSoftmax, target, weight, o, totalWeight)

@@ -19,6 +19,9 @@ func (e *Engine) MSELoss(ctx context.Context, x, y *tensor.Tensor, r Reduction) 
 	if err := checkMSE(x, y, r); err != nil {
 		return nil, err
 	}
+	if !onHost(x) {
+		return e.deviceMSELoss(ctx, x, y, r)
+	}
 	if x.DType() == tensor.F32 {
 		return mseLoss[float32](e, x, y, r)
 	}
@@ -117,6 +120,9 @@ func (e *Engine) MSELossBackward(ctx context.Context, grad, x, y *tensor.Tensor,
 	}
 	if err := sameDType(x, grad); err != nil {
 		return nil, nil, err
+	}
+	if !onHost(x) {
+		return e.deviceMSELossBackward(ctx, grad, x, y, r, needs)
 	}
 	if x.DType() == tensor.F32 {
 		return mseLossBackward[float32](e, grad, x, y, r, needs)

@@ -16,7 +16,8 @@ import (
 // are new tensors of the dtype of logp.
 //
 // The error is a *ValueError if a shape, a dtype, an option or a target is invalid, a *LimitError,
-// the error of ctx, or one of package tensor.
+// the error of ctx, or one of package tensor. On devices, whose memory the host does not read, the loss
+// of an invalid target is NaN instead.
 func (e *Engine) NLLLoss(ctx context.Context, logp, target, weight *tensor.Tensor, o NLLOptions) (loss,
 	totalWeight *tensor.Tensor, err error) {
 	if err := ctx.Err(); err != nil {
@@ -24,6 +25,9 @@ func (e *Engine) NLLLoss(ctx context.Context, logp, target, weight *tensor.Tenso
 	}
 	if err := checkFloat("nll_loss", logp); err != nil {
 		return nil, nil, err
+	}
+	if !onHost(logp) {
+		return e.deviceNLLLoss(ctx, logp, target, weight, o)
 	}
 	if logp.DType() == tensor.F32 {
 		return nllLoss[float32](e, logp, target, weight, o)
@@ -95,6 +99,9 @@ func (e *Engine) NLLLossBackward(ctx context.Context, grad, logp, target, weight
 	}
 	if err := checkFloat("nll_loss", logp); err != nil {
 		return nil, err
+	}
+	if !onHost(logp) {
+		return e.deviceNLLLossBackward(ctx, grad, logp, target, weight, o, totalWeight)
 	}
 	if logp.DType() == tensor.F32 {
 		return nllLossBackward[float32](e, grad, logp, target, weight, o, totalWeight)

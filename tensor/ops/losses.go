@@ -35,6 +35,14 @@ type NLLOptions struct {
 	IgnoreIndex *int64
 }
 
+// ignored returns the target that is not counted.
+func (o NLLOptions) ignored() int64 {
+	if o.IgnoreIndex != nil {
+		return *o.IgnoreIndex
+	}
+	return defaultIgnoreIndex
+}
+
 // classTargets is the targets of a loss over classes, checked. Its slices are valid while the
 // tensors in owners are alive.
 type classTargets[T floatNum] struct {
@@ -52,34 +60,15 @@ type classTargets[T floatNum] struct {
 // package tensor.
 func newClassTargets[T floatNum](e *Engine, x, target, weight *tensor.Tensor,
 	o NLLOptions) (*classTargets[T], error) {
-	if err := checkReduction(o.Reduction); err != nil {
+	if err := checkClassTargets(x, target, weight, o); err != nil {
 		return nil, err
 	}
-	if err := checkTargetShape(x.Shape(), target.Shape()); err != nil {
-		return nil, err
-	}
-	if target.DType() != tensor.I64 {
-		return nil, valueErrorf("expected scalar type Long but found %s", torchNames[target.DType()])
-	}
-	c := &classTargets[T]{classes: x.Shape()[0], inner: 1, ignore: defaultIgnoreIndex}
-	if o.IgnoreIndex != nil {
-		c.ignore = *o.IgnoreIndex
-	}
-	if x.Rank() > 1 {
-		c.classes = x.Shape()[1]
-		for _, size := range x.Shape()[2:] {
-			c.inner *= size
-		}
+	c := &classTargets[T]{classes: x.Shape()[classDim(x)], inner: 1, ignore: o.ignored()}
+	for _, size := range x.Shape()[classDim(x)+1:] {
+		c.inner *= size
 	}
 	var err error
 	if weight != nil {
-		if weight.Rank() != 1 || weight.Shape()[0] != c.classes {
-			return nil, valueErrorf("weight tensor should be defined either for all %d classes or no classes "+
-				"but got weight tensor of shape: %s", c.classes, sizes(weight.Shape()))
-		}
-		if err := sameDType(x, weight); err != nil {
-			return nil, err
-		}
 		if c.weights, c.owners[0], err = packed[T](e, weight); err != nil {
 			return nil, err
 		}
@@ -94,6 +83,32 @@ func newClassTargets[T floatNum](e *Engine, x, target, weight *tensor.Tensor,
 	}
 	return c, nil
 }
+
+// checkClassTargets returns a *ValueError unless newClassTargets takes the dtypes and shapes of these
+// arguments and the reduction.
+func checkClassTargets(x, target, weight *tensor.Tensor, o NLLOptions) error {
+	if err := checkReduction(o.Reduction); err != nil {
+		return err
+	}
+	if err := checkTargetShape(x.Shape(), target.Shape()); err != nil {
+		return err
+	}
+	if target.DType() != tensor.I64 {
+		return valueErrorf("expected scalar type Long but found %s", torchNames[target.DType()])
+	}
+	if weight == nil {
+		return nil
+	}
+	classes := x.Shape()[classDim(x)]
+	if weight.Rank() != 1 || weight.Shape()[0] != classes {
+		return valueErrorf("weight tensor should be defined either for all %d classes or no classes "+
+			"but got weight tensor of shape: %s", classes, sizes(weight.Shape()))
+	}
+	return sameDType(x, weight)
+}
+
+// classDim returns the dimension of the classes in x, which has the shape [C] or [N, C, ...].
+func classDim(x *tensor.Tensor) int { return min(1, x.Rank()-1) }
 
 // checkTargetShape returns nil if target, the shape of the targets, is xs, the shape of the input,
 // without the dimension of the classes, and otherwise a *ValueError.
@@ -147,11 +162,19 @@ func scalar[T floatNum](e *Engine, v T) (*tensor.Tensor, error) {
 // scalarValue returns the element of t, a tensor without dimensions and of the dtype of like. name
 // is for the error, which is a *ValueError if t is another tensor, or one of package tensor.
 func scalarValue[T floatNum](name string, t, like *tensor.Tensor) (T, error) {
-	if err := sameDType(like, t); err != nil {
+	if err := checkScalar(name, t, like); err != nil {
 		return 0, err
 	}
-	if t.Rank() != 0 {
-		return 0, valueErrorf("%s must have no dimensions, but has the shape %s", name, sizes(t.Shape()))
-	}
 	return tensor.At[T](t)
+}
+
+// checkScalar returns a *ValueError unless t has no dimensions and the dtype of like.
+func checkScalar(name string, t, like *tensor.Tensor) error {
+	if err := sameDType(like, t); err != nil {
+		return err
+	}
+	if t.Rank() != 0 {
+		return valueErrorf("%s must have no dimensions, but has the shape %s", name, sizes(t.Shape()))
+	}
+	return nil
 }

@@ -11,17 +11,17 @@ import (
 // as a new contiguous tensor of the shape of x. A negative dim counts from the last dimension. The
 // error is a *ValueError if the dtype is not floating point or the dimension does not exist, a
 // *LimitError, or an error of package tensor.
-func (e *Engine) Softmax(_ context.Context, x *tensor.Tensor, dim int) (*tensor.Tensor, error) {
-	return e.softmax(x, dim, false)
+func (e *Engine) Softmax(ctx context.Context, x *tensor.Tensor, dim int) (*tensor.Tensor, error) {
+	return e.softmax(ctx, x, dim, false)
 }
 
 // LogSoftmax returns the logarithms of the results of Softmax, with its errors.
-func (e *Engine) LogSoftmax(_ context.Context, x *tensor.Tensor, dim int) (*tensor.Tensor, error) {
-	return e.softmax(x, dim, true)
+func (e *Engine) LogSoftmax(ctx context.Context, x *tensor.Tensor, dim int) (*tensor.Tensor, error) {
+	return e.softmax(ctx, x, dim, true)
 }
 
 // softmax is Softmax, or LogSoftmax if logarithm is true.
-func (e *Engine) softmax(x *tensor.Tensor, dim int, logarithm bool) (*tensor.Tensor, error) {
+func (e *Engine) softmax(ctx context.Context, x *tensor.Tensor, dim int, logarithm bool) (*tensor.Tensor, error) {
 	d := x.DType()
 	if !isFloat(d) {
 		return nil, valueErrorf("softmax is not implemented for '%s'", torchNames[d])
@@ -29,6 +29,9 @@ func (e *Engine) softmax(x *tensor.Tensor, dim int, logarithm bool) (*tensor.Ten
 	dim, err := wrapDim(dim, x.Rank())
 	if err != nil {
 		return nil, err
+	}
+	if !onHost(x) {
+		return e.deviceSoftmax(ctx, x, dim, logarithm)
 	}
 	if x, err = e.computable(x, d); err != nil {
 		return nil, err

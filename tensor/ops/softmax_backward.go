@@ -20,6 +20,9 @@ func (e *Engine) SoftmaxBackward(ctx context.Context, grad, out *tensor.Tensor,
 	if err != nil {
 		return nil, err
 	}
+	if !onHost(grad) {
+		return e.deviceSoftmaxBackward(ctx, "softmax", grad, out, dim)
+	}
 	return e.backward(ctx, "softmax", grad, out,
 		func(to, grad, out []float32) { softmaxGradients(to, grad, out, size, step) },
 		func(to, grad, out []float64) { softmaxGradients(to, grad, out, size, step) })
@@ -34,6 +37,9 @@ func (e *Engine) LogSoftmaxBackward(ctx context.Context, grad, out *tensor.Tenso
 	size, step, err := softmaxLines(out, dim)
 	if err != nil {
 		return nil, err
+	}
+	if !onHost(grad) {
+		return e.deviceSoftmaxBackward(ctx, "log_softmax", grad, out, dim)
 	}
 	return e.backward(ctx, "log_softmax", grad, out,
 		func(to, grad, out []float32) { logSoftmaxGradients(to, grad, out, size, step) },

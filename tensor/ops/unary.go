@@ -8,72 +8,45 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/tensor"
 )
 
-// function selects a function of one element.
-type function uint8
-
-const (
-	fnExp function = iota
-	fnLog
-	fnSqrt
-	fnSin
-	fnCos
-	fnTanh
-	fnSigmoid
-	fnNeg
-	fnAbs
-	fnRelu
-)
-
 // Exp returns a new tensor with the exponential of each element of x. The dtype is that of x, or
 // F32 for integers and bools; results are computed in float64 or complex128 and rounded. The error
 // is a *LimitError or an error of package tensor.
-func (e *Engine) Exp(_ context.Context, x *tensor.Tensor) (*tensor.Tensor, error) {
-	return e.analytic(fnExp, x)
+func (e *Engine) Exp(ctx context.Context, x *tensor.Tensor) (*tensor.Tensor, error) {
+	return e.analytic(ctx, FunctionExp, x)
 }
 
 // Log returns a new tensor with the natural logarithm of each element of x, as Exp does for the
 // exponential.
-func (e *Engine) Log(_ context.Context, x *tensor.Tensor) (*tensor.Tensor, error) {
-	return e.analytic(fnLog, x)
+func (e *Engine) Log(ctx context.Context, x *tensor.Tensor) (*tensor.Tensor, error) {
+	return e.analytic(ctx, FunctionLog, x)
 }
 
 // Sqrt returns a new tensor with the square root of each element of x, as Exp does for the
 // exponential.
 func (e *Engine) Sqrt(ctx context.Context, x *tensor.Tensor) (*tensor.Tensor, error) {
-	k, err := e.kernelsOf(x, nil)
-	if err != nil {
-		return nil, err
-	}
-	if k != nil {
-		out, err := e.deviceEmpty(ctx, k, x, x.Shape())
-		if err != nil {
-			return nil, err
-		}
-		return out, k.Sqrt(ctx, out, x)
-	}
-	return e.analytic(fnSqrt, x)
+	return e.analytic(ctx, FunctionSqrt, x)
 }
 
 // Sin returns a new tensor with the sine of each element of x, as Exp does for the exponential.
-func (e *Engine) Sin(_ context.Context, x *tensor.Tensor) (*tensor.Tensor, error) {
-	return e.analytic(fnSin, x)
+func (e *Engine) Sin(ctx context.Context, x *tensor.Tensor) (*tensor.Tensor, error) {
+	return e.analytic(ctx, FunctionSin, x)
 }
 
 // Cos returns a new tensor with the cosine of each element of x, as Exp does for the exponential.
-func (e *Engine) Cos(_ context.Context, x *tensor.Tensor) (*tensor.Tensor, error) {
-	return e.analytic(fnCos, x)
+func (e *Engine) Cos(ctx context.Context, x *tensor.Tensor) (*tensor.Tensor, error) {
+	return e.analytic(ctx, FunctionCos, x)
 }
 
 // Tanh returns a new tensor with the hyperbolic tangent of each element of x, as Exp does for the
 // exponential.
-func (e *Engine) Tanh(_ context.Context, x *tensor.Tensor) (*tensor.Tensor, error) {
-	return e.analytic(fnTanh, x)
+func (e *Engine) Tanh(ctx context.Context, x *tensor.Tensor) (*tensor.Tensor, error) {
+	return e.analytic(ctx, FunctionTanh, x)
 }
 
 // Sigmoid returns a new tensor with 1/(1+exp(-v)) for each element v of x, as Exp does for the
 // exponential.
-func (e *Engine) Sigmoid(_ context.Context, x *tensor.Tensor) (*tensor.Tensor, error) {
-	return e.analytic(fnSigmoid, x)
+func (e *Engine) Sigmoid(ctx context.Context, x *tensor.Tensor) (*tensor.Tensor, error) {
+	return e.analytic(ctx, FunctionSigmoid, x)
 }
 
 // Neg returns a new tensor with the elements of x with the opposite sign; integers wrap around. The
@@ -82,24 +55,27 @@ func (e *Engine) Neg(ctx context.Context, x *tensor.Tensor) (*tensor.Tensor, err
 	if !onHost(x) && x.DType() != tensor.Bool {
 		return e.MulNumber(ctx, x, Int(-1))
 	}
-	return e.signed(fnNeg, x)
+	return e.signed(ctx, FunctionNeg, x)
 }
 
 // Abs returns a new tensor with the absolute values of x, which are real if x is complex. The error
 // is a *ValueError for bools, a *LimitError, or an error of package tensor.
-func (e *Engine) Abs(_ context.Context, x *tensor.Tensor) (*tensor.Tensor, error) {
-	return e.signed(fnAbs, x)
+func (e *Engine) Abs(ctx context.Context, x *tensor.Tensor) (*tensor.Tensor, error) {
+	return e.signed(ctx, FunctionAbs, x)
 }
 
 // Relu returns a new tensor with the elements of x, and 0 in place of negative ones; NaN remains.
 // The error is a *ValueError for bools and complex numbers, a *LimitError, or an error of package
 // tensor.
-func (e *Engine) Relu(_ context.Context, x *tensor.Tensor) (*tensor.Tensor, error) {
-	return e.signed(fnRelu, x)
+func (e *Engine) Relu(ctx context.Context, x *tensor.Tensor) (*tensor.Tensor, error) {
+	return e.signed(ctx, FunctionRelu, x)
 }
 
-// analytic returns a new tensor with f, one of fnExp to fnSigmoid, of each element of x.
-func (e *Engine) analytic(f function, x *tensor.Tensor) (*tensor.Tensor, error) {
+// analytic returns a new tensor with f, one of FunctionExp to FunctionSigmoid, of each element of x.
+func (e *Engine) analytic(ctx context.Context, f Function, x *tensor.Tensor) (*tensor.Tensor, error) {
+	if !onHost(x) {
+		return e.deviceMap(ctx, f, x)
+	}
 	d := floatType(x.DType())
 	t, err := e.computable(x, d)
 	if err != nil {
@@ -121,32 +97,32 @@ func (e *Engine) analytic(f function, x *tensor.Tensor) (*tensor.Tensor, error) 
 	return e.cast(t, d)
 }
 
-// realFunction sets each element of out to f, one of fnExp to fnSigmoid, of the element of x with
+// realFunction sets each element of out to f, one of FunctionExp to FunctionSigmoid, of the element of x with
 // the same index.
-func realFunction[T floatNum](f function, out, x []T) {
+func realFunction[T floatNum](f Function, out, x []T) {
 	out = out[:len(x)]
 	switch f {
-	case fnExp:
+	case FunctionExp:
 		for i, v := range x {
 			out[i] = T(math.Exp(float64(v)))
 		}
-	case fnLog:
+	case FunctionLog:
 		for i, v := range x {
 			out[i] = T(math.Log(float64(v)))
 		}
-	case fnSqrt:
+	case FunctionSqrt:
 		for i, v := range x {
 			out[i] = T(math.Sqrt(float64(v)))
 		}
-	case fnSin:
+	case FunctionSin:
 		for i, v := range x {
 			out[i] = T(math.Sin(float64(v)))
 		}
-	case fnCos:
+	case FunctionCos:
 		for i, v := range x {
 			out[i] = T(math.Cos(float64(v)))
 		}
-	case fnTanh:
+	case FunctionTanh:
 		for i, v := range x {
 			out[i] = T(math.Tanh(float64(v)))
 		}
@@ -158,20 +134,20 @@ func realFunction[T floatNum](f function, out, x []T) {
 }
 
 // complexFunction is realFunction for complex numbers.
-func complexFunction[T complexNum](f function, out, x []T) {
+func complexFunction[T complexNum](f Function, out, x []T) {
 	of := cmplx.Exp
 	switch f {
-	case fnLog:
+	case FunctionLog:
 		of = cmplx.Log
-	case fnSqrt:
+	case FunctionSqrt:
 		of = cmplx.Sqrt
-	case fnSin:
+	case FunctionSin:
 		of = cmplx.Sin
-	case fnCos:
+	case FunctionCos:
 		of = cmplx.Cos
-	case fnTanh:
+	case FunctionTanh:
 		of = cmplx.Tanh
-	case fnSigmoid:
+	case FunctionSigmoid:
 		of = func(v complex128) complex128 { return 1 / (1 + cmplx.Exp(-v)) }
 	}
 	for i, v := range x {
@@ -179,11 +155,14 @@ func complexFunction[T complexNum](f function, out, x []T) {
 	}
 }
 
-// signed returns a new tensor with f, one of fnNeg, fnAbs and fnRelu, of each element of x.
-func (e *Engine) signed(f function, x *tensor.Tensor) (*tensor.Tensor, error) {
+// signed returns a new tensor with f, one of FunctionNeg, FunctionAbs and FunctionRelu, of each element of x.
+func (e *Engine) signed(ctx context.Context, f Function, x *tensor.Tensor) (*tensor.Tensor, error) {
 	d := x.DType()
 	if d == tensor.Bool {
 		return nil, valueErrorf("negation, absolute values and relu of a bool tensor are not supported")
+	}
+	if !onHost(x) {
+		return e.deviceMap(ctx, f, x)
 	}
 	t, err := e.computable(x, d)
 	if err != nil {
@@ -215,16 +194,16 @@ func (e *Engine) signed(f function, x *tensor.Tensor) (*tensor.Tensor, error) {
 	return e.cast(t, d)
 }
 
-// signFunction sets each element of out to f, one of fnNeg, fnAbs and fnRelu, of the element of x
+// signFunction sets each element of out to f, one of FunctionNeg, FunctionAbs and FunctionRelu, of the element of x
 // with the same index. Integers wrap around; NaN stays NaN.
-func signFunction[T realNum](f function, out, x []T) {
+func signFunction[T realNum](f Function, out, x []T) {
 	out = out[:len(x)]
 	switch f {
-	case fnNeg:
+	case FunctionNeg:
 		for i, v := range x {
 			out[i] = -v
 		}
-	case fnAbs:
+	case FunctionAbs:
 		for i, v := range x {
 			if v <= 0 {
 				v = 0 - v // converts minus zero to zero
@@ -240,15 +219,15 @@ func signFunction[T realNum](f function, out, x []T) {
 
 // complexSign returns a new tensor with the negated elements of x, or their absolute values, which
 // have the type R. The error is a *ValueError for another function.
-func complexSign[T complexNum, R floatNum](e *Engine, f function, x *tensor.Tensor) (*tensor.Tensor, error) {
+func complexSign[T complexNum, R floatNum](e *Engine, f Function, x *tensor.Tensor) (*tensor.Tensor, error) {
 	switch f {
-	case fnNeg:
+	case FunctionNeg:
 		return mapped(e, x, func(out, x []T) {
 			for i, v := range x {
 				out[i] = -v
 			}
 		})
-	case fnAbs:
+	case FunctionAbs:
 		return mapped(e, x, func(out []R, x []T) {
 			for i, v := range x {
 				out[i] = R(cmplx.Abs(complex128(v)))

@@ -1,4 +1,4 @@
-/* The simulated kernels. kernels.ptx in package cudaipc has those of a GPU, with the same names,
+/* The simulated kernels, but for those of functions.c. kernels.ptx in package cudaipc has those of a GPU, with the same names,
    parameters and results, and their description. Like there, thread i computes element i, so that
    elements beyond the threads of a launch are not computed.
 
@@ -6,19 +6,16 @@
    simulator twice. */
 #include "kernel.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* Returns the number of the n elements for which a launch has threads. */
-static uint64_t elements(const struct kernel_call *c, uint64_t n)
+uint64_t elements(const struct kernel_call *c, uint64_t n)
 {
     uint64_t threads = c->blocks * c->threads;
     return n < threads ? n : threads;
 }
 
-/* Sets bytes to the size of n elements; returns false if it overflows. */
-static bool array_size(uint64_t n, uint64_t element, size_t *bytes)
+bool array_size(uint64_t n, uint64_t element, size_t *bytes)
 {
     return !__builtin_mul_overflow(n, element, bytes);
 }
@@ -125,9 +122,7 @@ static bool sum_sizes(const struct kernel_call *c, size_t *bytes, size_t element
            array_size(c->params[2].number, c->params[3].number, &n) && array_size(n, element, &bytes[1]);
 }
 
-/* Sets bytes to the size of matrices whose strides begin with that parameter. */
-static bool matrices_size(const struct kernel_call *c, int strides, const uint64_t *count, size_t element,
-                          size_t *bytes)
+bool matrices_size(const struct kernel_call *c, int strides, const uint64_t *count, size_t element, size_t *bytes)
 {
     *bytes = element;
     for (int i = 0; i < 3; i++) {
@@ -221,14 +216,6 @@ static bool matmul_sizes(const struct kernel_call *c, size_t *bytes, size_t elem
         for (uint64_t i = 0; i < n; i++)                                                                     \
             dst[i] = x[i] * (TYPE)c->params[3].real;                                                         \
     }                                                                                                        \
-    static void sqrt_##NAME(const struct kernel_call *c)                                                     \
-    {                                                                                                        \
-        TYPE *dst = (TYPE *)(void *)c->memory[0];                                                            \
-        const TYPE *x = (const TYPE *)(const void *)c->memory[1];                                            \
-        uint64_t n = elements(c, c->params[2].number);                                                       \
-        for (uint64_t i = 0; i < n; i++) /* a root in double has no second rounding error as a float */      \
-            dst[i] = (TYPE)sqrt((double)x[i]);                                                               \
-    }                                                                                                        \
     static void sum_##NAME(const struct kernel_call *c)                                                      \
     {                                                                                                        \
         uint64_t columns = c->params[3].number;                                                              \
@@ -312,7 +299,6 @@ ARITHMETIC(double, f64)
     {"mul_" #NAME, "oppn", three_sizes_##NAME, mul_##NAME},                                                  \
     {"div_" #NAME, "oppn", three_sizes_##NAME, div_##NAME},                                                  \
     {"scale_" #NAME, "opnd", two_sizes_##NAME, scale_##NAME},                                                \
-    {"sqrt_" #NAME, "opn", two_sizes_##NAME, sqrt_##NAME},                                                   \
     {"sum_" #NAME, "opnn", sum_sizes_##NAME, sum_##NAME},                                                    \
     {"matmul_" #NAME, "oppnnnnnnnnnn", matmul_sizes_##NAME, matmul_##NAME}
 
@@ -329,6 +315,10 @@ const struct kernel *kernel_find(const char *name)
     for (size_t i = 0; i < sizeof kernels / sizeof *kernels; i++) {
         if (strcmp(kernels[i].name, name) == 0)
             return &kernels[i];
+    }
+    for (const struct kernel *k = function_kernels; k->name != NULL; k++) {
+        if (strcmp(k->name, name) == 0)
+            return k;
     }
     return NULL;
 }

@@ -41,6 +41,19 @@ struct kernel {
 /* Returns the kernel with a name, or null. */
 const struct kernel *kernel_find(const char *name);
 
+/* The kernels of functions.c. The last one has no name. */
+extern const struct kernel function_kernels[];
+
+/* Returns the number of the n elements for which a launch has threads. */
+uint64_t elements(const struct kernel_call *call, uint64_t n);
+
+/* Sets bytes to the size of n elements; returns false if it overflows. */
+bool array_size(uint64_t n, uint64_t element, size_t *bytes);
+
+/* Sets bytes to the size of count[0] matrices of count[1] rows and count[2] columns, whose strides begin with that
+   parameter; returns false if it overflows. */
+bool matrices_size(const struct kernel_call *call, int strides, const uint64_t *count, size_t element, size_t *bytes);
+
 /* Unloads all modules of a context. */
 void module_unload_all(struct context *ctx);
 
