@@ -22,11 +22,11 @@ var references = []struct {
 	f     func(x float64) float64
 	units uint64
 }{
-	{"exp", exp, 4},
-	{"log", log, 4},
+	{"exp", exp, 3},
+	{"log", log, 3},
 	{"sqrt", math.Sqrt, 0},
-	{"tanh", math.Tanh, 4},
-	{"sigmoid", func(x float64) float64 { return 1 / (1 + math.Exp(-x)) }, 4},
+	{"tanh", math.Tanh, 3},
+	{"sigmoid", func(x float64) float64 { return 1 / (1 + math.Exp(-x)) }, 3},
 	{"relu", func(x float64) float64 { return max(x, 0) }, 0},
 }
 

@@ -12,12 +12,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/tensorpipe-go/tensorpipe"
 	"github.com/tensorpipe-go/tensorpipe/agent"
-	"github.com/tensorpipe-go/tensorpipe/channel/cma"
 	"github.com/tensorpipe-go/tensorpipe/cmd/tpipe/internal/train"
-	"github.com/tensorpipe-go/tensorpipe/pipe"
-	"github.com/tensorpipe-go/tensorpipe/shm"
 )
 
 // trainer is the command train, which trains a network in three processes.
@@ -53,10 +49,15 @@ flags of the trainer. The processes end with the training.
   tpipe train -name stage0 -rendezvous tcp://192.0.2.1:29500 -token-file secret
   tpipe train -name stage1 -rendezvous tcp://192.0.2.1:29500 -token-file secret
 
+-device cuda:0 has all processes keep their tensors on that GPU and compute there:
+parameters, gradients, and the data of the trainer. Started by hand, each process
+takes the flag. The tensors between them need no copy through host memory if the
+processes can map each other's memory (see tpipe probe); paths then has cuda_ipc.
+
 -json prints one line: losses by step, test_accuracy by epoch, steps,
 steps_per_second (tests included), paths between the workers, and for each of workers
 the calls that it has served, the messages with gradients that it has received, the
-bytes of these gradients, and the number of its parameters.`,
+bytes of these gradients, the number of its parameters, and the device of its tensors.`,
 	make: func() command { return &trainer{} },
 }
 
@@ -73,18 +74,10 @@ func (t *trainer) flags(fs *flag.FlagSet) {
 	fs.Uint64Var(&c.Seed, "seed", 0, "`number` that determines the random initial weights")
 	fs.StringVar(&c.Init, "init", "", "safetensors `file` with the initial weights (default random ones)")
 	fs.StringVar(&c.Save, "save", "", "safetensors `file` to which the trained weights are written")
-	transportFlag(fs, &c.Transport)
+	placeFlags(fs, &c.Transport, &c.Device)
 	fs.BoolVar(&t.json, "json", false, "print the result as one line of JSON")
 	fs.StringVar(&t.svg, "svg", "", "`file` to which the curves of loss and accuracy are written, as SVG")
 }
-
-func transportFlag(fs *flag.FlagSet, transport *string) {
-	fs.StringVar(transport, "transport", trainTransports[0],
-		"`name` of the transport between the processes: auto, the best one, or shm or tcp")
-}
-
-// trainTransports are the values of -transport.
-var trainTransports = []string{"auto", "shm", "tcp"}
 
 // groupOnly, trainerOnly and stageOnly are the flags of processes that are started by hand, of the
 // trainer, and of the stages.
@@ -100,14 +93,20 @@ func (t *trainer) run(ctx context.Context, s streams) error {
 	if err := t.check(); err != nil {
 		return err
 	}
+	place, err := openPlace(t.config.Transport, t.config.Device)
+	if err != nil {
+		return err
+	}
 	defer reserveHeap()()
 	switch t.name {
 	case "":
-		return interrupted(ctx, t.runAll(ctx, s))
+		err = t.runAll(ctx, s, place)
 	case train.Trainer:
-		return interrupted(ctx, t.runByHand(ctx, s))
+		err = t.runByHand(ctx, s, place)
+	default:
+		err = t.runStageByHand(ctx, s, place)
 	}
-	return interrupted(ctx, t.runStageByHand(ctx, s))
+	return interrupted(ctx, errors.Join(err, place.close()))
 }
 
 // check returns a *usageError if a flag is invalid, or is not one of the process that t.name names. It
@@ -158,7 +157,7 @@ func (t *trainer) checkSettings() error {
 	case c.Transport == "shm" && t.tls != tlsFlags{}:
 		return usageErrorf("-transport shm: it has no TLS")
 	}
-	return nil
+	return checkDevice(c.Device)
 }
 
 // checkFiles returns an error if the file of -init has no weights for the network, or if that of
@@ -182,26 +181,30 @@ func (t *trainer) checkFiles() error {
 }
 
 // runByHand runs the trainer of stages that others start.
-func (t *trainer) runByHand(ctx context.Context, s streams) error {
+func (t *trainer) runByHand(ctx context.Context, s streams, place *trainPlace) error {
 	c, err := t.groupFlags.config(s, 0, len(train.Names), true)
 	if err != nil {
 		return err
 	}
-	setTransport(&c, t.config.Transport)
-	return t.train(ctx, c, s, t.join)
+	return t.train(ctx, c, s, place, t.join)
 }
 
 // joinFunc joins a group, as agent.Join does.
 type joinFunc func(context.Context, agent.Config) (*agent.Agent, error)
 
-// train joins a group as the trainer, with the configuration c, trains, and prints the result.
-func (t *trainer) train(ctx context.Context, c agent.Config, s streams, join joinFunc) error {
+// train joins a group as the trainer at place, with the configuration c, trains, and prints the result.
+func (t *trainer) train(ctx context.Context, c agent.Config, s streams, place *trainPlace, join joinFunc) error {
 	svg, err := openOutput("-svg", t.svg)
 	if err != nil {
 		return err
 	}
+	place.configure(&c)
 	group := c
-	part := train.NewPart(train.Trainer, train.Files{}, &c)
+	part, err := train.NewPart(train.Trainer, train.Files{}, place.Device, &c)
+	if err != nil {
+		svg.discard()
+		return err
+	}
 	a, err := join(ctx, c)
 	if err != nil {
 		svg.discard()
@@ -211,31 +214,11 @@ func (t *trainer) train(ctx context.Context, c agent.Config, s streams, join joi
 	r, err := part.Run(ctx, a, t.config, screen.show)
 	screen.clear()
 	if err == nil {
-		r.Paths, err = train.Paths(ctx, group)
+		r.Paths, err = train.Paths(ctx, group, r.Workers)
 	}
 	if err != nil {
 		svg.discard()
 		return errors.Join(err, a.Close())
 	}
 	return errors.Join(a.Shutdown(ctx), svg.write(trainChart(r)), screen.result(r))
-}
-
-// setTransport has a worker with the configuration c use only the given transport of trainTransports.
-func setTransport(c *agent.Config, name string) {
-	profile, policy := tensorpipe.DefaultProfile(), pipe.Policy{}
-	switch name {
-	case "tcp":
-		if c.TLS != nil {
-			profile, c.TLS, c.Secure = profile.WithTLS(c.TLS), nil, true
-		}
-		policy.Transports.Require, policy.Channels.Forbid = []string{uvName}, []string{cma.Name}
-	case "shm":
-		policy.Transports.Require = []string{shm.Name}
-	default:
-		return
-	}
-	c.NewContext = func(o pipe.Options) (*pipe.Context, error) {
-		o.Policy = policy
-		return profile.NewContext(o)
-	}
 }

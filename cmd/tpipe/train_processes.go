@@ -26,7 +26,7 @@ import (
 )
 
 // runAll starts the stages as processes, trains, and ends them.
-func (t *trainer) runAll(ctx context.Context, s streams) (err error) {
+func (t *trainer) runAll(ctx context.Context, s streams, place *trainPlace) (err error) {
 	defer shareProcessors()()
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -45,8 +45,7 @@ func (t *trainer) runAll(ctx context.Context, s streams) (err error) {
 		}
 		stages = append(stages, p)
 	}
-	c := stageConfig(s, server.Addr(), token, t.config.Transport)
-	return t.train(ctx, c, s, agent.Join)
+	return t.train(ctx, stageConfig(s, server.Addr(), token), s, place, agent.Join)
 }
 
 // heapReserve is the number of bytes that a process allocates before its first garbage collection.
@@ -81,14 +80,12 @@ func shareProcessors() (undo func()) {
 }
 
 // stageConfig returns the configuration of a worker that finds the others through the store at addr.
-func stageConfig(s streams, addr, token, transport string) agent.Config {
-	c := agent.Config{
+func stageConfig(s streams, addr, token string) agent.Config {
+	return agent.Config{
 		Rendezvous: "tcp://" + addr, StoreOptions: store.Options{Join: true},
 		Token: []byte(token), JoinTimeout: time.Minute,
 		Logger: slog.New(slog.NewTextHandler(s.err, &slog.HandlerOptions{Level: slog.LevelError})),
 	}
-	setTransport(&c, transport)
-	return c
 }
 
 // stageProcess is the process of a stage that this process has started. It ends when its stdin does.
@@ -110,7 +107,7 @@ func startStage(name, addr, token string, c train.Config, failed func(error)) (*
 	}
 	p := &stageProcess{name: name, ended: make(chan struct{})}
 	p.cmd = exec.Command(program, stageName, "-name", name, "-store", addr,
-		"-transport", c.Transport, "-init", c.Init, "-save", c.Save)
+		"-transport", c.Transport, "-device", c.Device, "-init", c.Init, "-save", c.Save)
 	p.cmd.Stderr = &p.stderr
 	stdin, err := p.cmd.StdinPipe()
 	if err != nil {
@@ -189,8 +186,8 @@ func stopStages(stages []*stageProcess, err error) error {
 
 // stageCommand is the hidden command that runs a stage for the trainer that has started it.
 type stageCommand struct {
-	name, store, transport string
-	files                  train.Files
+	name, store, transport, device string
+	files                          train.Files
 }
 
 const stageName = "train-stage"
@@ -208,7 +205,7 @@ func (c *stageCommand) flags(fs *flag.FlagSet) {
 	fs.StringVar(&c.store, "store", "", "`address` of the store")
 	fs.StringVar(&c.files.Init, "init", "", "`file` with the initial weights")
 	fs.StringVar(&c.files.Save, "save", "", "`file` to which the weights are written")
-	transportFlag(fs, &c.transport)
+	placeFlags(fs, &c.transport, &c.device)
 }
 
 // errNoTrainer is the cause of cancellation when the trainer has closed stdin or has died.
@@ -229,8 +226,12 @@ func (c *stageCommand) run(ctx context.Context, s streams) error {
 		_, _ = io.Copy(io.Discard, in)
 		cancel(errNoTrainer)
 	}()
-	config := stageConfig(s, c.store, strings.TrimSpace(token), c.transport)
-	err = serveStage(ctx, c.name, c.files, config, agent.Join, nil)
+	place, err := openPlace(c.transport, c.device)
+	if err != nil {
+		return err
+	}
+	config := stageConfig(s, c.store, strings.TrimSpace(token))
+	err = errors.Join(serveStage(ctx, c.name, c.files, config, place, agent.Join, nil), place.close())
 	if errors.Is(context.Cause(ctx), errNoTrainer) {
 		return nil // no process is left that could use an error
 	}
@@ -238,19 +239,22 @@ func (c *stageCommand) run(ctx context.Context, s streams) error {
 }
 
 // runStageByHand runs a stage of a trainer that others start.
-func (t *trainer) runStageByHand(ctx context.Context, s streams) error {
+func (t *trainer) runStageByHand(ctx context.Context, s streams, place *trainPlace) error {
 	c, err := t.groupFlags.config(s, 0, len(train.Names), false)
 	if err != nil {
 		return err
 	}
-	setTransport(&c, t.config.Transport)
-	return serveStage(ctx, t.name, train.Files{Init: t.config.Init, Save: t.config.Save}, c, t.join, s.out)
+	return serveStage(ctx, t.name, train.Files{Init: t.config.Init, Save: t.config.Save}, c, place, t.join, s.out)
 }
 
-// serveStage joins a group as the stage with that name, and serves it until the trainer ends the group or
+// serveStage joins a group as the stage with that name at place, and serves it until the trainer ends the group or
 // ctx ends. It prints a line to out, unless that is nil, once all workers have joined.
-func serveStage(ctx context.Context, name string, f train.Files, c agent.Config, join joinFunc, out io.Writer) error {
-	part := train.NewPart(name, f, &c)
+func serveStage(ctx context.Context, name string, f train.Files, c agent.Config, place *trainPlace, join joinFunc, out io.Writer) error {
+	place.configure(&c)
+	part, err := train.NewPart(name, f, place.Device, &c)
+	if err != nil {
+		return err
+	}
 	a, err := join(ctx, c)
 	if err != nil {
 		return err

@@ -87,16 +87,16 @@ func TestTrainJSON(t *testing.T) {
 	for _, k := range keys.FindAllStringSubmatch(stdout, -1) {
 		names = append(names, k[1])
 	}
-	worker := []string{"name", "pid", "calls", "gradient_messages", "gradient_bytes", "parameters"}
+	worker := []string{"name", "pid", "calls", "gradient_messages", "gradient_bytes", "parameters", "device"}
 	path := []string{"from", "to", "path"}
 	want := []string{"losses", "test_accuracy", "steps", "steps_per_second", "paths"}
 	want = append(append(append(want, path...), path...), path...)
 	want = append(append(append(append(want, "workers"), worker...), worker...), worker...)
-	want = append(want, "config", "hidden", "batch", "lr", "epochs", "seed", "init", "save", "transport")
+	want = append(want, "config", "hidden", "batch", "lr", "epochs", "seed", "init", "save", "transport", "device")
 	require.Equal(t, want, names)
 	var r train.Result
 	require.NoError(t, json.Unmarshal([]byte(stdout), &r))
-	require.Equal(t, train.Config{Hidden: 16, Batch: 300, LR: 0.1, Epochs: 2, Seed: 3, Transport: "auto"}, r.Config)
+	require.Equal(t, train.Config{Hidden: 16, Batch: 300, LR: 0.1, Epochs: 2, Seed: 3, Transport: "auto", Device: "cpu"}, r.Config)
 	require.Equal(t, 10, r.Steps)
 	require.Len(t, r.Losses, 10)
 	pids := map[int]bool{}

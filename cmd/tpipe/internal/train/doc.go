@@ -10,4 +10,8 @@
 //   - has an optimizer on each stage change the parameters there.
 //
 // A step begins when the last one has ended.
+//
+// With a Device all tensors are on it: the parameters and the gradients of the stages, the images and
+// digits of the trainer, and those between them, which device maps send from device to device. Only the
+// loss, the digits that the network finds, and parameters for a file are copied to the host.
 package train

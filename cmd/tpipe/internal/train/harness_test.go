@@ -30,7 +30,9 @@ func start(t testing.TB, f Files) *group {
 	for i, name := range Names {
 		joining.Go(func() {
 			c := agent.Config{Store: s, Logger: slog.New(slog.DiscardHandler)}
-			g.parts[i] = NewPart(name, f, &c)
+			if g.parts[i], errs[i] = NewPart(name, f, Device{}, &c); errs[i] != nil {
+				return
+			}
 			c.Funcs = append(c.Funcs, perturb.Serve(g.parts[i].doPerturb))
 			c.Interceptors = append(c.Interceptors, agent.Interceptor{Received: g.count})
 			g.agents[i], errs[i] = agent.Join(t.Context(), c)

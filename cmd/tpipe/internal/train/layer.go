@@ -115,16 +115,20 @@ func readFile(path, stage string, s shape, load bool) (all []*tensor.Tensor, err
 	return all, nil
 }
 
-// newLayer returns a layer with parameters, which are weight and bias, on the worker of a.
-func newLayer(a *agent.Agent, parameters []*tensor.Tensor) (*layer, error) {
+// newLayer returns a layer with parameters, which are weight and bias, on the worker and the device of p.
+func (p *Part) newLayer(ctx context.Context, parameters []*tensor.Tensor) (*layer, error) {
 	l := &layer{}
-	for i, p := range []**autograd.Variable{&l.weight, &l.bias} {
-		x, err := autograd.Parameter(parameters[i])
+	for i, to := range []**autograd.Variable{&l.weight, &l.bias} {
+		t, err := p.place(ctx, parameters[i])
 		if err != nil {
 			return nil, err
 		}
-		*p = x
-		l.refs = append(l.refs, rref.Own(a, x))
+		x, err := autograd.Parameter(t)
+		if err != nil {
+			return nil, err
+		}
+		*to = x
+		l.refs = append(l.refs, rref.Own(agent.FromContext(ctx), x))
 	}
 	return l, nil
 }
@@ -186,7 +190,14 @@ func (l *layer) correct(ctx context.Context, s sample) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	equal, err := e.Compare(ctx, ops.Eq, found, s.Digits)
+	if found, err = toHost(ctx, found); err != nil {
+		return 0, err
+	}
+	digits, err := toHost(ctx, s.Digits)
+	if err != nil {
+		return 0, err
+	}
+	equal, err := e.Compare(ctx, ops.Eq, found, digits)
 	if err != nil {
 		return 0, err
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"slices"
 	"sync"
@@ -59,9 +60,13 @@ type Files struct {
 type Part struct {
 	name     string
 	files    Files
+	device   Device
 	autograd *dist.Autograd
 	calls    atomic.Int64 // that it has served
 	layer    atomic.Pointer[layer]
+
+	mu       sync.Mutex
+	channels map[string]string // between the devices of this worker and of others, by their names
 
 	end   sync.Once
 	ended chan struct{} // closed when err is set
@@ -71,10 +76,14 @@ type Part struct {
 // ErrTrainer is the error of a stage whose trainer has gone before the training was finished.
 var ErrTrainer = errors.New("the trainer has gone")
 
-// NewPart returns the worker with that name, one of Names, and adds its name, rank, functions and
-// extensions to c, its configuration. The caller joins the group with c.
-func NewPart(name string, f Files, c *agent.Config) *Part {
-	p := &Part{name: name, files: f, autograd: dist.New(dist.Options{}), ended: make(chan struct{})}
+// NewPart returns the worker with that name, one of Names, whose tensors are on d, and adds its name, rank,
+// functions, devices and extensions to c, its configuration. The caller joins the group with c. The error is a
+// *agent.DeviceMapError.
+func NewPart(name string, f Files, d Device, c *agent.Config) (*Part, error) {
+	p := &Part{
+		name: name, files: f, device: d, autograd: dist.New(dist.Options{Engine: d.engine()}),
+		channels: map[string]string{}, ended: make(chan struct{}),
+	}
 	methods := rref.Methods{
 		paramsMethod.Serve((*layer).params), forwardMethod.Serve((*layer).forward), lossMethod.Serve((*layer).loss),
 		inferMethod.Serve((*layer).infer), correctMethod.Serve((*layer).correct),
@@ -91,7 +100,7 @@ func NewPart(name string, f Files, c *agent.Config) *Part {
 			return ctx, nil
 		},
 	})
-	return p
+	return p, p.useDevice(c)
 }
 
 // makeLayer is the function makeLayer. The error is a *FileError, or one of reading the file.
@@ -110,7 +119,7 @@ func (p *Part) makeLayer(ctx context.Context, args layerArgs) (*layer, error) {
 	if err != nil {
 		return nil, err
 	}
-	l, err := newLayer(agent.FromContext(ctx), params)
+	l, err := p.newLayer(ctx, params)
 	p.layer.Store(l)
 	return l, err
 }
@@ -122,13 +131,21 @@ func (p *Part) save(ctx context.Context, others []*rref.Ref[*autograd.Variable])
 	if p.files.Save == "" || l == nil || len(others) != len(l.refs) {
 		return agent.None{}, nil
 	}
-	all := map[string]*tensor.Tensor{Stage0 + ".weight": l.weight.Tensor(), Stage0 + ".bias": l.bias.Tensor()}
-	for i, name := range []string{Stage1 + ".weight", Stage1 + ".bias"} {
-		x, err := others[i].ToHere(ctx)
+	params := []*autograd.Variable{l.weight, l.bias}
+	for _, f := range others {
+		x, err := f.ToHere(ctx)
 		if err != nil {
 			return agent.None{}, err
 		}
-		all[name] = x.Tensor()
+		params = append(params, x)
+	}
+	all := map[string]*tensor.Tensor{}
+	for i, name := range []string{Stage0 + ".weight", Stage0 + ".bias", Stage1 + ".weight", Stage1 + ".bias"} {
+		x, err := toHost(ctx, params[i].Tensor())
+		if err != nil {
+			return agent.None{}, err
+		}
+		all[name] = x
 	}
 	return agent.None{}, safetensors.WriteFile(p.files.Save, all, nil)
 }
@@ -142,6 +159,9 @@ type WorkerResult struct {
 	GradientMessages int64    `json:"gradient_messages"` // that it has received
 	GradientBytes    int64    `json:"gradient_bytes"`    // of the elements of the gradients in them
 	Parameters       int      `json:"parameters"`        // elements that it owns
+	Device           string   `json:"device"`            // of its parameters, or of the images that it has
+
+	Channels map[string]string `json:"-"` // between its device and those of others, by their names
 }
 
 // describe is the function describe.
@@ -151,7 +171,11 @@ func (p *Part) describe(context.Context, agent.None) (WorkerResult, error) {
 		Name: p.name, PID: os.Getpid(), Calls: p.calls.Load(),
 		GradientMessages: t.Messages, GradientBytes: t.Bytes,
 	}
+	p.mu.Lock()
+	w.Channels = maps.Clone(p.channels)
+	p.mu.Unlock()
 	if l := p.layer.Load(); l != nil {
+		w.Device = l.weight.Tensor().Device().String()
 		w.Parameters = l.weight.Tensor().Len() + l.bias.Tensor().Len()
 	}
 	return w, nil

@@ -7,9 +7,9 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/agent"
 )
 
-// Paths returns how the workers of the group of c exchange messages, for each pair. The error is that of
-// agent.Inspect, or of a worker that has not answered.
-func Paths(ctx context.Context, c agent.Config) ([]Path, error) {
+// Paths returns how the workers of the group of c, which workers describes, exchange messages, for each pair.
+// The error is that of agent.Inspect, or of a worker that has not answered.
+func Paths(ctx context.Context, c agent.Config, workers []WorkerResult) ([]Path, error) {
 	all, err := agent.Inspect(ctx, c)
 	if err != nil {
 		return nil, err
@@ -27,5 +27,6 @@ func Paths(ctx context.Context, c agent.Config) ([]Path, error) {
 			}
 		}
 	}
+	withChannels(paths, workers)
 	return paths, nil
 }

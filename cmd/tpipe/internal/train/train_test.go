@@ -204,14 +204,14 @@ func TestWorkers(t *testing.T) {
 	require.Len(t, r.Workers, 3)
 	hidden := int64(4 * TrainN * c.Hidden * epochs) // gradients of the output of stage0, which pass the trainer
 	for i, want := range []WorkerResult{
-		{Name: Trainer, GradientMessages: steps, GradientBytes: hidden},
-		{Name: Stage0, GradientMessages: steps, GradientBytes: hidden, Parameters: 65 * 24},
-		{Name: Stage1, GradientMessages: steps, GradientBytes: 4 * steps, Parameters: 25 * 10},
+		{Name: Trainer, GradientMessages: steps, GradientBytes: hidden, Device: "cpu:0"},
+		{Name: Stage0, GradientMessages: steps, GradientBytes: hidden, Parameters: 65 * 24, Device: "cpu:0"},
+		{Name: Stage1, GradientMessages: steps, GradientBytes: 4 * steps, Parameters: 25 * 10, Device: "cpu:0"},
 	} {
 		got := r.Workers[i]
 		require.Positive(t, got.PID)
 		require.GreaterOrEqual(t, got.Calls, int64(steps))
-		got.PID, got.Calls = 0, 0
+		got.PID, got.Calls, got.Channels = 0, 0, nil
 		require.Equal(t, want, got)
 	}
 }

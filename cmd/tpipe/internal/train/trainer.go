@@ -24,10 +24,11 @@ type Config struct {
 	Init      string  `json:"init"`
 	Save      string  `json:"save"`
 	Transport string  `json:"transport"`
+	Device    string  `json:"device"` // of all workers
 }
 
 // Path is how two workers exchange messages, such as "shm+cma": the transport, and the channel for large
-// tensors.
+// tensors, which is that between their GPUs if they have some.
 type Path struct {
 	From string `json:"from"`
 	To   string `json:"to"`
@@ -75,11 +76,20 @@ type network struct {
 }
 
 // Run trains a network from the worker of a, the trainer p, and tests it after each epoch. It calls
-// report after each step. In the end it has the stages finish. The result has no Paths. The error is a *StepError, or that of a call, which
-// names the stage.
+// report after each step. In the end it has the stages finish. The result has no Paths. The error is a
+// *StepError, one of the device, or that of a call, which names the stage.
 func (p *Part) Run(ctx context.Context, a *agent.Agent, c Config, report func(Progress)) (*Result, error) {
 	training, test, err := Load()
 	if err != nil {
+		return nil, err
+	}
+	if ctx, err = p.onDevice(ctx); err != nil {
+		return nil, err
+	}
+	if training, err = p.placeAll(ctx, training); err != nil {
+		return nil, err
+	}
+	if test, err = p.placeAll(ctx, test); err != nil {
 		return nil, err
 	}
 	n, err := newNetwork(ctx, a, c)
@@ -96,6 +106,7 @@ func (p *Part) Run(ctx context.Context, a *agent.Agent, c Config, report func(Pr
 	if r.Workers, err = p.describeAll(ctx, a); err != nil {
 		return nil, err
 	}
+	r.Workers[0].Device = training.X.Device().String()
 	err = n.release(ctx)
 	for _, stage := range Names[1:] {
 		_, e := finish.Call(ctx, a, agent.To(stage), agent.None{})
@@ -181,7 +192,11 @@ func (n *network) step(ctx context.Context, d Digits) (float64, error) {
 	if err := n.sgd.Step(ctx); err != nil {
 		return 0, err
 	}
-	value, err := tensor.At[float32](loss.Tensor())
+	onHost, err := toHost(ctx, loss.Tensor())
+	if err != nil {
+		return 0, err
+	}
+	value, err := tensor.At[float32](onHost)
 	return float64(value), err
 }
 
