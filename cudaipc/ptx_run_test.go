@@ -22,9 +22,10 @@ func (e *ptxEntry) run(memory []byte, blocks, threads int, params []uint64) erro
 	if len(params) != len(e.order) {
 		return fmt.Errorf("%s has %d parameters", e.name, len(e.order))
 	}
+	code := e.decode()
 	for block := range blocks {
 		for thread := range threads {
-			th := &ptxThread{entry: e, memory: memory, values: map[string]uint64{
+			th := &ptxThread{entry: e, code: code, memory: memory, values: map[string]uint64{
 				"%ctaid.x": uint64(block), "%ntid.x": uint64(threads), "%tid.x": uint64(thread),
 			}}
 			for i, name := range e.order {
@@ -38,9 +39,32 @@ func (e *ptxEntry) run(memory []byte, blocks, threads int, params []uint64) erro
 	return nil
 }
 
+// ptxInstruction is one instruction, which is executed if its guard, a register, is not 0, or is 0.
+type ptxInstruction struct {
+	guard    string // or empty
+	negated  bool
+	name     string
+	operands []string
+}
+
+// decode returns the instructions of the kernel.
+func (e *ptxEntry) decode() []ptxInstruction {
+	out := make([]ptxInstruction, len(e.code))
+	for i, s := range e.code {
+		if m := ptxGuard.FindStringSubmatch(s); m != nil {
+			s = s[len(m[0]):]
+			out[i].guard, out[i].negated = m[1], strings.HasPrefix(m[0], "@!")
+		}
+		name, list, _ := strings.Cut(s, " ")
+		out[i].name, out[i].operands = name, strings.Split(list, ", ")
+	}
+	return out
+}
+
 // ptxThread is one thread. values has the bits of registers, and the parameters.
 type ptxThread struct {
 	entry  *ptxEntry
+	code   []ptxInstruction
 	memory []byte
 	values map[string]uint64
 }
@@ -51,24 +75,17 @@ const maxSteps = 10_000
 func (th *ptxThread) run() error {
 	next := 0
 	for range maxSteps {
-		s := th.entry.code[next]
+		in := &th.code[next]
 		next++
-		if m := ptxGuard.FindStringSubmatch(s); m != nil {
-			s = s[len(m[0]):]
-			if (th.values[m[1]] != 0) == strings.HasPrefix(m[0], "@!") {
-				continue
-			}
-		}
-		name, list, _ := strings.Cut(s, " ")
-		operands := strings.Split(list, ", ")
 		switch {
-		case name == "ret":
+		case in.guard != "" && (th.values[in.guard] != 0) == in.negated:
+		case in.name == "ret":
 			return nil
-		case name == "bra":
-			next = th.entry.labels[operands[0]]
+		case in.name == "bra":
+			next = th.entry.labels[in.operands[0]]
 		default:
-			if err := th.execute(name, operands); err != nil {
-				return fmt.Errorf("%s: %w", s, err)
+			if err := th.execute(in.name, in.operands); err != nil {
+				return fmt.Errorf("%s %v: %w", in.name, in.operands, err)
 			}
 		}
 	}
