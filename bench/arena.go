@@ -13,7 +13,21 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/tensor"
 )
 
-// arena is memory for the messages of a batch, one slot of size bytes each. A message is sent from a
+// memory is the memory of the messages of a batch at one end, one slot for each. It is used by one
+// goroutine at a time. The methods have the contracts of those of arena.
+type memory interface {
+	resize(slots, size int) error
+	release()
+	message(i int, named bool) *pipe.Message
+	allocation(i int) pipe.Allocation
+	fill(slots, first int) error
+	check(slots, first int) error
+
+	// settle blocks until the work on slot i is done that pipes have enqueued, and returns its error.
+	settle(i int) error
+}
+
+// arena is the memory on the host: memory for the messages of a batch, one slot of size bytes each. A message is sent from a
 // slot of one arena and read into a slot of another one. An arena is used by one goroutine at a time
 // and reuses its memory for the next batch.
 type arena struct {
@@ -98,14 +112,18 @@ func (a *arena) allocation(i int) pipe.Allocation {
 }
 
 // fill writes the contents of the messages with the numbers first, first+1 and so on into the slots
-// 0 to slots-1.
-func (a *arena) fill(slots, first int) {
+// 0 to slots-1. It returns nil.
+func (a *arena) fill(slots, first int) error {
 	g := a.generator()
 	for i, s := range a.slots[:slots] {
 		g.fill(s, first+i)
 	}
 	runtime.KeepAlive(a.owners)
+	return nil
 }
+
+// settle returns nil: the bytes are in host memory when a pipe has returned them.
+func (a *arena) settle(int) error { return nil }
 
 // check compares the slots 0 to slots-1 with the contents that fill writes with the same arguments.
 // It returns nil if they are equal, and otherwise an error that matches ErrCorrupt and names the
@@ -121,34 +139,33 @@ func (a *arena) check(slots, first int) error {
 	return nil
 }
 
-// arenaPool holds the arenas that no batch is using. A pipe takes one for each batch, so that the
+// memoryPool holds the memory that no batch is using. A pipe takes one for each batch, so that the
 // memory of a process does not depend on what its pipes carried before. Its methods may be called
 // concurrently.
-type arenaPool struct {
-	buffers string // as in Spec
-	contents
+type memoryPool struct {
+	fresh func() (memory, error) // returns memory without slots
 
 	mu   sync.Mutex
-	free []*arena
+	free []memory
 }
 
-// get removes an arena from the pool and returns it, or returns a new one without slots if the pool
-// is empty. The caller gives the arena back with put.
-func (p *arenaPool) get() *arena {
+// get removes an element from the pool and returns it, or returns a fresh one if the pool is empty. The
+// caller gives it back with put. The error is that of fresh.
+func (p *memoryPool) get() (memory, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	n := len(p.free)
 	if n == 0 {
-		return &arena{buffers: p.buffers, contents: p.contents}
+		return p.fresh()
 	}
 	last := p.free[n-1]
 	p.free = p.free[:n-1]
-	return last
+	return last, nil
 }
 
 // put adds m to the pool, for a later call of get. m keeps its memory, which no message may use any
 // more.
-func (p *arenaPool) put(m *arena) {
+func (p *memoryPool) put(m memory) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.free = append(p.free, m)

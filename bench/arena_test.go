@@ -33,19 +33,24 @@ func TestPatternDiffersBetweenPositions(t *testing.T) {
 	}
 }
 
-// TestArenaPoolReuse tests that a pool gives out an arena to one user at a time, and that an arena
+// TestMemoryPoolReuse tests that a pool gives out an arena to one user at a time, and that an arena
 // can be resized to other sizes and holds the contents of its messages.
-func TestArenaPoolReuse(t *testing.T) {
-	pool := arenaPool{buffers: BuffersDefault}
-	a := pool.get()
+func TestMemoryPoolReuse(t *testing.T) {
+	pool := memoryPool{fresh: func() (memory, error) { return &arena{buffers: BuffersDefault}, nil }}
+	take := func() memory {
+		m, err := pool.get()
+		require.NoError(t, err)
+		return m
+	}
+	a := take()
 	require.NoError(t, a.resize(2, 100))
-	require.NotSame(t, a, pool.get(), "an arena is lent once")
+	require.NotSame(t, a, take(), "an arena is lent once")
 	pool.put(a)
-	again := pool.get()
+	again := take()
 	require.Same(t, a, again)
 	for _, size := range []int{3 << 20, 8, 5 << 20} {
 		require.NoError(t, again.resize(4, size))
-		again.fill(4, 1)
+		require.NoError(t, again.fill(4, 1))
 		require.NoError(t, again.check(4, 1))
 	}
 }
@@ -60,7 +65,7 @@ func testArenaSlots(t *testing.T, buffers string) {
 	for _, size := range []int{0, 1, 64, 65, 3 << 20} {
 		a := arena{buffers: buffers}
 		require.NoError(t, a.resize(3, size))
-		a.fill(3, 10)
+		require.NoError(t, a.fill(3, 10))
 		require.NoError(t, a.check(3, 10), "slots do not overlap")
 		require.Len(t, a.slot(2), size)
 		if size == 0 {

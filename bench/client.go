@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/tensorpipe-go/tensorpipe/cudaipc"
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
 
@@ -13,22 +14,28 @@ import (
 type client struct {
 	pipe        *pipe.Pipe
 	spec        Spec // with defaults
-	sources     arena
-	echoes      arena
+	sources     memory
+	echoes      memory
 	sent        []*pipe.Message
 	allocations []pipe.Allocation
 	ops         []*pipe.WriteOp // those in flight
 	number      int             // of the next message
+
+	writes   []int64         // when the messages of a timed batch were written, by the wall clock
+	handOver []time.Duration // of the messages of timed batches
 }
 
 // newClient returns a client that measures s on p, and allocates the messages of one batch. s must
-// have its defaults. p may be nil until the first batch. The caller must call release after the
-// pipe has ended. The error is that of the allocator.
-func newClient(p *pipe.Pipe, s Spec) (*client, error) {
-	c := &client{
-		pipe: p, spec: s, ops: make([]*pipe.WriteOp, s.Depth),
-		sources: arena{buffers: s.Buffers, contents: s.contents()},
-		echoes:  arena{buffers: s.Buffers, contents: s.contents()},
+// have its defaults. kind is that of the GPUs of s, nil for host memory. p may be nil until the first
+// batch. The caller must call release after the pipe has ended. The error is that of the allocator.
+func newClient(p *pipe.Pipe, s Spec, kind *cudaipc.Kind) (*client, error) {
+	c := &client{pipe: p, spec: s, ops: make([]*pipe.WriteOp, s.Depth)}
+	var err error
+	if c.sources, err = newMemory(s, kind, false); err != nil {
+		return nil, err
+	}
+	if c.echoes, err = newMemory(s, kind, false); err != nil {
+		return nil, err
 	}
 	n := s.batch()
 	if err := c.sources.resize(n, s.Size); err != nil {
@@ -52,8 +59,10 @@ func (c *client) release() {
 // that of the allocator or of the pipe, or matches ErrProtocol or ErrCorrupt if the server replies
 // something else.
 func (c *client) begin(kind string, n int) error {
-	c.sources.fill(n, c.number)
-	if kind == kindEcho {
+	if err := c.sources.fill(n, c.number); err != nil {
+		return err
+	}
+	if kind != kindSink {
 		if err := c.echoes.resize(len(c.sent), c.spec.Size); err != nil {
 			return err
 		}
@@ -69,8 +78,12 @@ func (c *client) begin(kind string, n int) error {
 }
 
 // trip sends message i of the batch, and reads the echo that the server sends back into the memory
-// for echo i. It blocks until both are done. The error is that of the pipe.
+// for echo i. It blocks until both are done; for an echo on a GPU it waits for the stream of its memory.
+// The error is that of the pipe or of the stream.
 func (c *client) trip(i int) error {
+	if c.spec.onGPU() {
+		c.writes = append(c.writes, time.Now().UnixNano())
+	}
 	if err := c.pipe.Write(context.Background(), c.sent[i]); err != nil {
 		return err
 	}
@@ -78,15 +91,26 @@ func (c *client) trip(i int) error {
 	if err != nil {
 		return err
 	}
-	return readMessage(in, c.allocations[i])
+	if err := readMessage(in, c.allocations[i]); err != nil {
+		return err
+	}
+	return c.echoes.settle(i)
 }
 
 // endTrips ends a batch of n round trips. It receives the CPU time that the server used for them,
-// which it returns, and compares the echoes with the messages that were sent. The error matches
+// which it returns, and for GPUs the times at which the server had read the messages, and compares the
+// echoes with the messages that were sent. The error matches
 // ErrCorrupt if an echo differs, or ErrProtocol for an unexpected message, or is that of the pipe.
 func (c *client) endTrips(n int) (serverCPU time.Duration, err error) {
 	if serverCPU, err = expectDone(c.pipe); err != nil {
 		return 0, err
+	}
+	if c.spec.onGPU() {
+		reads, err := expectTimes(c.pipe)
+		if err != nil {
+			return 0, err
+		}
+		c.handOver, c.writes = append(c.handOver, handOvers(c.writes, reads)...), c.writes[:0]
 	}
 	err = c.echoes.check(n, c.number)
 	c.number += n
@@ -98,8 +122,12 @@ func (c *client) endTrips(n int) (serverCPU time.Duration, err error) {
 // After an error it returns the values so far.
 func (c *client) roundTrips(n int, idle time.Duration) (samples []time.Duration, cpu time.Duration, err error) {
 	samples = make([]time.Duration, 0, n)
+	kind := kindEcho
+	if c.spec.onGPU() {
+		kind = kindTimed
+	}
 	err = c.inBatches(n, func(n int) error {
-		if err := c.begin(kindEcho, n); err != nil {
+		if err := c.begin(kind, n); err != nil {
 			return err
 		}
 		before := cpuTime()
@@ -213,6 +241,7 @@ func (c *client) inBatches(n int, work func(n int) error) error {
 type Samples struct {
 	RoundTrips []time.Duration `json:"rtt_ns"`
 	ColdTrips  []time.Duration `json:"cold_ns"`
+	HandOver   []time.Duration `json:"-"`          // of the messages of RoundTrips, on GPUs only
 	TripCPU    time.Duration   `json:"rtt_cpu_ns"` // of both processes, for all of RoundTrips
 	OneWay     time.Duration   `json:"one_way_ns"` // for all messages
 	CPU        time.Duration   `json:"cpu_ns"`     // of both processes in that time
@@ -241,9 +270,11 @@ func (c *client) measure() (Samples, error) {
 	}
 	before := c.pipe.Stats()
 	if trips > 0 {
+		c.handOver = nil
 		if s.RoundTrips, s.TripCPU, err = c.roundTrips(trips, 0); err != nil {
 			return s, err
 		}
+		s.HandOver = c.handOver
 	}
 	if cold > 0 {
 		if s.ColdTrips, _, err = c.roundTrips(cold, c.spec.Idle); err != nil {

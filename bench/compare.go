@@ -106,6 +106,10 @@ func RTT(r *Result) float64 { return at50(r.RTT) }
 // measured.
 func ColdRTT(r *Result) float64 { return at50(r.Cold) }
 
+// HandOver returns the median time from a Write to the return of the server's Read in microseconds, or 0
+// if it was not measured.
+func HandOver(r *Result) float64 { return at50(r.HandOver) }
+
 // CPUPerTrip returns the CPU time of both processes per warm round trip in microseconds, or 0 if
 // none was measured.
 func CPUPerTrip(r *Result) float64 { return r.CPUPerTrip }

@@ -2,6 +2,7 @@ package bench
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"strconv"
 	"strings"
@@ -15,10 +16,12 @@ import (
 // the memory into which it was read; in a sink batch it only reads. After the last message it sends
 // "done CPU_NS", at which a client that sends to a sink stops its clock. CPU_NS is the CPU time of the
 // server since "ready". The client then sends "check" to a sink, which compares every byte and replies
-// "checked" or "error TEXT". The C++ server uses the same protocol (server.cc).
+// "checked" or "error TEXT". The C++ server uses the same protocol (server.cc), except for a timed batch,
+// an echo batch after which the server also sends the times at which it had read the messages.
 const (
-	kindEcho = "echo"
-	kindSink = "sink"
+	kindEcho  = "echo"
+	kindTimed = "timed"
+	kindSink  = "sink"
 
 	ctlReady   = "ready"
 	ctlDone    = "done"
@@ -54,7 +57,7 @@ func parseBatchCommand(text string) (batchCommand, error) {
 		return c, fmt.Errorf("%w: batch command %q", ErrProtocol, text)
 	}
 	c.named = named != 0
-	known := c.kind == kindEcho || c.kind == kindSink
+	known := c.kind == kindEcho || c.kind == kindTimed || c.kind == kindSink
 	fits := c.messages > 0 && c.messages <= 2*batchMessages && c.size >= 0 && c.size <= maxBatchBytes/c.messages
 	if !known || !fits || c.depth < 1 || c.depth > batchMessages {
 		return c, fmt.Errorf("%w: batch command %q", ErrProtocol, text)
@@ -94,6 +97,28 @@ func expect(p *pipe.Pipe, want string) error {
 		return fmt.Errorf("%w: the server reports: %s", ErrCorrupt, text)
 	}
 	return fmt.Errorf("%w: %q instead of %q", ErrProtocol, text, want)
+}
+
+// sendTimes sends times, in nanoseconds since 1970, as a control message. The error is that of the pipe.
+func sendTimes(p *pipe.Pipe, times []int64) error {
+	text, err := json.Marshal(times)
+	if err != nil {
+		return err
+	}
+	return sendControl(p, string(text))
+}
+
+// expectTimes receives the message of sendTimes. The error matches ErrProtocol for any other message, or
+// is that of the pipe.
+func expectTimes(p *pipe.Pipe) (times []int64, err error) {
+	text, err := receiveControl(p)
+	if err != nil {
+		return nil, err
+	}
+	if err := json.Unmarshal([]byte(text), &times); err != nil {
+		return nil, fmt.Errorf("%w: %.80q instead of times: %w", ErrProtocol, text, err)
+	}
+	return times, nil
 }
 
 // expectDone receives the control message "done CPU_NS" and returns CPU_NS, the CPU time of the

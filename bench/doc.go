@@ -26,6 +26,13 @@
 // measured, every received byte is compared with a pattern that depends on the number of the
 // message and the position of the byte. The kind of memory is part of the Spec.
 //
+// With Spec.Device the tensors are in memory of GPUs. A round trip then ends when the echo is in that
+// memory: the client waits for the stream of the echo, and the server waits for no stream. One way, the
+// server waits for its streams once at the end of a batch, before it confirms. Each message in flight has
+// a stream of its own, up to 16. The hand-over time of a round trip is from before the Write until the
+// server's Read has returned, by the clock of the machine; neither waits for a GPU. The yardstick
+// [DeviceCopy] is the driver's copy between the same GPUs.
+//
 // # Processes
 //
 // The second process runs the same program: a [Program] describes how to start it so that it calls

@@ -36,7 +36,7 @@ func firstLarge(b *testing.B, size int, idle time.Duration) {
 				if err != nil {
 					return err
 				}
-				c, err = newClient(c.pipe, large.withDefaults())
+				c, err = newClient(c.pipe, large.withDefaults(), nil)
 				if err != nil {
 					return err
 				}

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/tensorpipe-go/tensorpipe/cudaipc"
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
 
@@ -29,11 +30,22 @@ func (g Go) Measure(ctx context.Context, s Spec) (*Result, error) {
 	if err := s.Check(); err != nil {
 		return nil, err
 	}
-	opts, err := s.options("bench client", g.Catalog)
-	if err == nil {
-		err = checkViable(s, opts)
-	}
+	opts, kind, err := s.open("bench client", g.Catalog)
 	if err != nil {
+		return nil, err
+	}
+	r, err := g.measure(ctx, s, opts, kind)
+	// The process of the server has ended, which may have mapped memory of the GPUs.
+	if err := errors.Join(err, closeGPUs(kind)); err != nil {
+		return nil, err
+	}
+	return r, nil
+}
+
+// measure is Measure with the options opts for the client, and with kind for the memory of the client,
+// see newClient.
+func (g Go) measure(ctx context.Context, s Spec, opts pipe.Options, kind *cudaipc.Kind) (*Result, error) {
+	if err := checkViable(s, opts); err != nil {
 		return nil, err
 	}
 	opts.Events = g.Trace.of("client")
@@ -42,8 +54,8 @@ func (g Go) Measure(ctx context.Context, s Spec) (*Result, error) {
 		return nil, err
 	}
 	var r *Result
-	err = withClient(ctx, s, opts, end.url, func(c *client, plan *pipe.Plan) error {
-		if err := checkPath(s, plan); err != nil {
+	err = withClient(ctx, s, opts, kind, end.url, func(c *client, plan *pipe.Plan) error {
+		if err := checkPath(s, plan, kind); err != nil {
 			return err
 		}
 		samples, err := c.measure()
@@ -106,11 +118,11 @@ func (g Go) start(ctx context.Context, s Spec, trace *Trace) (*serverEnd, error)
 	return &serverEnd{url: info.URLs[0], stop: stop, proc: p}, nil
 }
 
-// withClient opens a pipe to the server at url, and calls work with a client of the pipe and the
-// plan of the pipe. Before it returns, it closes the pipe and releases the client's memory. If ctx
+// withClient opens a pipe to the server at url, and calls work with a client of the pipe, whose memory is
+// of kind, and the plan of the pipe. Before it returns, it closes the pipe and releases the client's memory. If ctx
 // ends it aborts the pipe, because the measured loops do not check ctx. The error is that of
 // opening the pipe, of newClient, of work, or of closing, or several of them joined.
-func withClient(ctx context.Context, s Spec, opts pipe.Options, url string, work func(*client, *pipe.Plan) error) error {
+func withClient(ctx context.Context, s Spec, opts pipe.Options, kind *cudaipc.Kind, url string, work func(*client, *pipe.Plan) error) error {
 	pc, err := pipe.New(opts)
 	if err != nil {
 		return err
@@ -121,7 +133,7 @@ func withClient(ctx context.Context, s Spec, opts pipe.Options, url string, work
 	}
 	unwatch := context.AfterFunc(ctx, func() { p.Abort(context.Cause(ctx)) })
 	defer unwatch()
-	c, err := newClient(p, s.withDefaults())
+	c, err := newClient(p, s.withDefaults(), kind)
 	if err == nil {
 		err = work(c, p.Plan())
 	}
@@ -148,6 +160,9 @@ type BusyPair struct {
 // the round trips, the cause of ctx, or that of starting a process or of package pipe. Errors of
 // several clients are joined. With an error the results have no meaning.
 func (g Go) Busy(ctx context.Context, s Spec, pairs int, d time.Duration) ([]BusyPair, error) {
+	if err := s.checkHost(); err != nil {
+		return nil, err
+	}
 	clients := make([]*process, pairs)
 	for i := range pairs {
 		server, err := g.start(ctx, s, nil)

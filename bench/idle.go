@@ -44,7 +44,7 @@ func (g Go) Idle(ctx context.Context, s Spec, pipes int, d time.Duration) (*Idle
 	}
 	s.OneProcess = false
 	s.OneWay = 1
-	if err := s.Check(); err != nil {
+	if err := cmp.Or(s.Check(), s.checkHost()); err != nil {
 		return nil, err
 	}
 	end, err := g.start(ctx, s, nil)
@@ -72,7 +72,7 @@ func (g Go) idle(ctx context.Context, s Spec, end *serverEnd, pipes int, d time.
 		return nil, err
 	}
 	defer pc.Close()
-	c, err := newClient(nil, s)
+	c, err := newClient(nil, s, nil)
 	if err != nil {
 		return nil, err
 	}

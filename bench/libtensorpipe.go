@@ -103,6 +103,9 @@ func (Libtensorpipe) Check(s Spec) error {
 	if s.OneProcess {
 		return specErrorf("libtensorpipe needs two processes")
 	}
+	if s.onGPU() {
+		return specErrorf("libtensorpipe is measured with host memory only")
+	}
 	if !slices.Contains(peerTransports, s.Transports[0]) {
 		return specErrorf("libtensorpipe has no transport %q here, only %s", s.Transports[0], strings.Join(peerTransports, ", "))
 	}

@@ -178,7 +178,7 @@ func TestCorruptionIsFound(t *testing.T) {
 			if err := c.begin(kindSink, 8); err != nil {
 				return err
 			}
-			c.sources.slot(5)[1000] ^= 1
+			c.sources.(*arena).slot(5)[1000] ^= 1
 			if err := c.send(8); err != nil {
 				return err
 			}
@@ -196,7 +196,7 @@ func TestCorruptionIsFound(t *testing.T) {
 					return err
 				}
 			}
-			c.echoes.slot(5)[1000] ^= 1
+			c.echoes.(*arena).slot(5)[1000] ^= 1
 			_, err := c.endTrips(8)
 			return err
 		},

@@ -3,12 +3,14 @@ package bench
 import (
 	"cmp"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 
 	"github.com/tensorpipe-go/tensorpipe"
 	"github.com/tensorpipe-go/tensorpipe/channel/cma"
 	"github.com/tensorpipe-go/tensorpipe/channel/mpt"
+	"github.com/tensorpipe-go/tensorpipe/cudaipc"
 	"github.com/tensorpipe-go/tensorpipe/device"
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 	"github.com/tensorpipe-go/tensorpipe/shm"
@@ -33,10 +35,18 @@ func checkViable(s Spec, o pipe.Options) error {
 	return nil
 }
 
-// checkPath returns nil if the plan of a pipe has a channel between host memory of both ends.
-// Otherwise it returns a *PathError with the reasons for which channels were rejected.
-func checkPath(s Spec, plan *pipe.Plan) error {
-	if _, found := plan.Channel(device.CPU(), device.CPU()); found {
+// devices returns the devices with the tensors of the client and of the server: those of s, or the host.
+func (s Spec) devices() (client, server device.Device) {
+	s = s.withDefaults()
+	return cmp.Or(s.Device, device.CPU()), cmp.Or(s.ServerDevice, device.CPU())
+}
+
+// checkPath returns nil if the plan of the client's pipe has a channel between the devices of s.
+// Otherwise it returns a *PathError with the reasons for which channels were rejected, and the reason for
+// which two GPUs of kind cannot access each other. kind is nil for host memory.
+func checkPath(s Spec, plan *pipe.Plan, kind *cudaipc.Kind) error {
+	client, server := s.devices()
+	if _, found := plan.Channel(client, server); found {
 		return nil
 	}
 	var why []string
@@ -45,7 +55,12 @@ func checkPath(s Spec, plan *pipe.Plan) error {
 			why = append(why, r.Name+": "+r.Reason)
 		}
 	}
-	return &PathError{"channel " + strings.Join(s.Channels, ","), errors.New(cmp.Or(strings.Join(why, "; "), "no channel for host memory"))}
+	if kind != nil {
+		if err := kind.CheckPeers(client, server); err != nil {
+			why = append(why, err.Error())
+		}
+	}
+	return &PathError{"channel " + strings.Join(s.Channels, ","), errors.New(cmp.Or(strings.Join(why, "; "), fmt.Sprintf("no channel between %v and %v", client, server)))}
 }
 
 // route returns the names of the channels that sent or received tensors between two snapshots of a

@@ -64,11 +64,11 @@ func transportNames(p tensorpipe.Profile) (names []string) {
 func TestPathWithoutChannel(t *testing.T) {
 	s := Spec{Channels: []string{"cma"}}
 	plan := &pipe.Plan{Refused: []pipe.Refusal{{Kind: "transport", Name: "shm", Reason: "far"}, {Kind: "channel", Name: "cma", Reason: "forbidden"}}}
-	require.EqualError(t, checkPath(s, plan), "channel cma: cma: forbidden")
-	require.ErrorIs(t, checkPath(s, plan), ErrPath)
-	require.EqualError(t, checkPath(s, &pipe.Plan{}), "channel cma: no channel for host memory")
+	require.EqualError(t, checkPath(s, plan, nil), "channel cma: cma: forbidden")
+	require.ErrorIs(t, checkPath(s, plan, nil), ErrPath)
+	require.EqualError(t, checkPath(s, &pipe.Plan{}, nil), "channel cma: no channel between cpu:0 and cpu:0")
 	plan.Channels = []pipe.PlannedChannel{{Local: device.CPU(), Remote: device.CPU(), Channel: "cma"}}
-	require.NoError(t, checkPath(s, plan))
+	require.NoError(t, checkPath(s, plan, nil))
 }
 
 // TestPathThatOneEndLacks tests that Measure fails with an error that names the channel if only the

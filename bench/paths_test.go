@@ -116,7 +116,7 @@ func withServer(t testing.TB, s Spec, work func(*client)) {
 func withServerAt(t testing.TB, s Spec, url string, work func(*client, *pipe.Plan) error) error {
 	opts, err := s.options("test", nil)
 	require.NoError(t, err)
-	return withClient(t.Context(), s, opts, url, work)
+	return withClient(t.Context(), s, opts, nil, url, work)
 }
 
 // connectedTCP returns both ends of a new TCP connection within this machine. The caller closes

@@ -272,7 +272,7 @@ func (j job) trips(ctx context.Context, requests <-chan struct{}, out *json.Enco
 	if err != nil {
 		return err
 	}
-	return withClient(ctx, j.Spec, opts, j.URL, func(c *client, _ *pipe.Plan) error {
+	return withClient(ctx, j.Spec, opts, nil, j.URL, func(c *client, _ *pipe.Plan) error {
 		if _, _, err := c.roundTrips(warmUps(1000), 0); err != nil {
 			return err
 		}
@@ -295,76 +295,4 @@ func (j job) trips(ctx context.Context, requests <-chan struct{}, out *json.Enco
 		}
 		return out.Encode(Samples{RoundTrips: all})
 	})
-}
-
-// pipeServer is the server of a measurement: a context, its listener, and goroutines that serve the
-// pipes it accepts.
-type pipeServer struct {
-	context  *pipe.Context
-	listener *pipe.Listener
-	failed   chan error // receives the first error of a pipe
-	serving  sync.WaitGroup
-	memory   arenaPool
-}
-
-// listen starts a server for the pipes of s, which listens on all of its transports and serves each
-// pipe on a goroutine. The caller must call close on the result. When ctx ends, the server accepts
-// no further pipes. Events of the pipes go to trace if that is not nil. The error matches ErrSpec
-// or is that of package pipe.
-func listen(ctx context.Context, s Spec, from Catalog, trace *Trace) (*pipeServer, error) {
-	opts, err := s.options("bench server", from)
-	if err != nil {
-		return nil, err
-	}
-	opts.Events = trace.of("server")
-	l := &pipeServer{failed: make(chan error, 1), memory: arenaPool{buffers: s.Buffers, contents: s.contents()}}
-	if l.context, err = pipe.New(opts); err != nil {
-		return nil, err
-	}
-	var urls []string
-	for _, e := range opts.Transports {
-		urls = append(urls, anyAddress(e.Name))
-	}
-	if l.listener, err = l.context.Listen(ctx, urls...); err != nil {
-		return nil, errors.Join(err, l.context.Close())
-	}
-	l.serving.Go(func() { l.accept(ctx) })
-	return l, nil
-}
-
-// anyAddress returns a URL of the transport with that name at which the system chooses the port or
-// name when a listener is opened, so that it is free.
-func anyAddress(transport string) string {
-	if transport == tcpTransport {
-		return "uv://127.0.0.1:0"
-	}
-	return transport + "://"
-}
-
-// accept serves every pipe that is opened, each on its own goroutine, and returns when the listener
-// is closed or ctx ends. It aborts a pipe that fails, and sends the first such error to s.failed.
-func (s *pipeServer) accept(ctx context.Context) {
-	for {
-		p, err := s.listener.Accept(ctx)
-		if err != nil {
-			return
-		}
-		s.serving.Go(func() {
-			if err := serve(p, &s.memory); err != nil {
-				p.Abort(err)
-				select {
-				case s.failed <- err:
-				default:
-				}
-			}
-		})
-	}
-}
-
-// close closes the listener and all pipes, waits until the goroutines of the server have ended, and
-// returns the error of closing the context. It may be called again.
-func (s *pipeServer) close() error {
-	err := s.context.Close()
-	s.serving.Wait()
-	return err
 }

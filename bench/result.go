@@ -15,7 +15,7 @@ import (
 type Result struct {
 	Subject   string       `json:"subject"`
 	Transport string       `json:"transport"`
-	Channel   string       `json:"channel"` // for tensors from host memory to host memory
+	Channel   string       `json:"channel"` // between the devices, or from host memory to host memory
 	Dialect   pipe.Dialect `json:"dialect"`
 
 	// TripRoute and OneWayRoute are the routes that the tensors took in the round trips and one
@@ -23,6 +23,11 @@ type Result struct {
 	// routes that were possible.
 	TripRoute   string `json:"rtt_route"`
 	OneWayRoute string `json:"one_way_route"`
+
+	// Device and ServerDevice are the GPUs with the tensors of the client and of the server; absent
+	// for host memory.
+	Device       device.Device `json:"device,omitzero"`
+	ServerDevice device.Device `json:"server_device,omitzero"`
 
 	SizeBytes  int    `json:"size_bytes"`
 	Named      bool   `json:"named"`
@@ -39,6 +44,10 @@ type Result struct {
 
 	RTT  *Percentiles `json:"rtt_us"`      // null if not measured
 	Cold *Percentiles `json:"rtt_cold_us"` // after idleness
+
+	// HandOver is the time from the client's Write to the return of the server's Read, in warm round
+	// trips of tensors on GPUs.
+	HandOver *Percentiles `json:"hand_over_us,omitempty"`
 
 	// CPUPerTrip is the CPU time of both processes per warm round trip in microseconds. Spinning
 	// increases it.
@@ -75,7 +84,8 @@ type Subject interface {
 func newResult(subject string, s Spec, plan *pipe.Plan, samples Samples) *Result {
 	s = s.withDefaults()
 	r := &Result{
-		Subject: subject, Transport: plan.Transport, Channel: channelOf(plan), Dialect: plan.Dialect,
+		Subject: subject, Transport: plan.Transport, Channel: channelOf(s, plan), Dialect: plan.Dialect,
+		Device: s.Device, ServerDevice: s.ServerDevice, HandOver: percentiles(samples.HandOver),
 		SizeBytes: s.Size, Named: s.Named, Buffers: s.Buffers, Depth: s.Depth,
 		Data: s.Data, Compression: s.Compression, WireShare: 1,
 		Messages: samples.Messages, RoundTrips: len(samples.RoundTrips), Processes: 2,
@@ -120,10 +130,10 @@ func (r *Result) setRate(took time.Duration) {
 	}
 }
 
-// channelOf returns the name of the channel in plan between host memory of both ends. If there is
-// none, it returns the names of all channels of plan, separated by commas, or "".
-func channelOf(plan *pipe.Plan) string {
-	if name, ok := plan.Channel(device.CPU(), device.CPU()); ok {
+// channelOf returns the name of the channel in plan, that of the client, between the devices of s. If
+// there is none, it returns the names of all channels of plan, separated by commas, or "".
+func channelOf(s Spec, plan *pipe.Plan) string {
+	if name, ok := plan.Channel(s.devices()); ok {
 		return name
 	}
 	var names []string

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/tensorpipe-go/tensorpipe/device"
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
 
@@ -41,6 +42,11 @@ type Spec struct {
 
 	// Named is set if the sender names the target device; otherwise the receiver chooses it.
 	Named bool `json:"named"`
+
+	// Device, if not zero, is the GPU with the client's tensors, and ServerDevice that with the
+	// server's, which stands for Device if it is zero. Channels then are those of GPUChannels.
+	Device       device.Device `json:"device,omitzero"`
+	ServerDevice device.Device `json:"server_device,omitzero"`
 
 	// Buffers is the memory of the messages; "" stands for BuffersDefault.
 	Buffers string `json:"buffers"`
@@ -82,11 +88,12 @@ func DefaultTrips(size int) int { return min(max(256<<20/max(size, 1), 20), 5000
 // stable results in a short time.
 func DefaultMessages(size int) int { return int(min(max(2<<30/max(int64(size), 1), 32), 20_000)) }
 
-// withDefaults returns s with defaults for Depth, Lanes, Buffers, Data and Idle where these are
-// zero.
+// withDefaults returns s with defaults for Depth, Lanes, ServerDevice, Buffers, Data and Idle where these
+// are zero.
 func (s Spec) withDefaults() Spec {
 	s.Depth = cmp.Or(s.Depth, 8)
 	s.Lanes = cmp.Or(s.Lanes, 16)
+	s.ServerDevice = cmp.Or(s.ServerDevice, s.Device)
 	s.Buffers = cmp.Or(s.Buffers, BuffersDefault)
 	s.Data = cmp.Or(s.Data, DataPattern)
 	s.Idle = cmp.Or(s.Idle, 2*time.Millisecond)
@@ -120,7 +127,7 @@ func (s Spec) Check() error {
 	case s.Size < 0 || s.Size > maxBatchBytes/(2*s.Depth):
 		return specErrorf("size %d: with a depth of %d want 0 to %d bytes", s.Size, s.Depth, maxBatchBytes/(2*s.Depth))
 	}
-	return nil
+	return s.checkGPU()
 }
 
 // ForPeer returns a copy of s with the path that Libtensorpipe measures: PeerTransport and

@@ -176,7 +176,9 @@ func (g *connGroup) stripe(i, k int) []byte {
 func (g *connGroup) sendAll() (took, cpu time.Duration, err error) {
 	var since time.Duration // the server's CPU time at the end of the previous batch
 	for i, n := range g.spec.batchSizes() {
-		g.memory.fill(n, i)
+		if err := g.memory.fill(n, i); err != nil {
+			return 0, 0, err
+		}
 		before, start := cpuTime(), time.Now()
 		serverCPU, err := g.send(n)
 		if err != nil {

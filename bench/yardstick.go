@@ -3,6 +3,7 @@ package bench
 import (
 	"cmp"
 	"context"
+	"errors"
 	"time"
 )
 
@@ -19,7 +20,7 @@ type Yardstick interface {
 
 // Yardsticks returns all yardsticks. child is the program that a yardstick starts if it needs a
 // second process; the program must call RunChild.
-func Yardsticks(child Program) []Yardstick { return []Yardstick{Memcpy{}, TCP{child}} }
+func Yardsticks(child Program) []Yardstick { return []Yardstick{Memcpy{}, TCP{child}, DeviceCopy{}} }
 
 // yardstickSize is a size from which the cost per byte exceeds that per message.
 const yardstickSize = 64 << 10
@@ -42,7 +43,7 @@ func (s Spec) batchSizes() []int {
 // one-way messages of s in the time took and has used the CPU time cpu.
 func newYardstickResult(name string, s Spec, took, cpu time.Duration) *Result {
 	r := &Result{
-		Subject: name, SizeBytes: s.Size, Named: s.Named, Buffers: s.Buffers, Depth: s.Depth,
+		Subject: name, Device: s.Device, ServerDevice: s.ServerDevice, SizeBytes: s.Size, Named: s.Named, Buffers: s.Buffers, Depth: s.Depth,
 		Messages: s.OneWay, Processes: 1, CPUSeconds: cpu.Seconds(), Data: s.Data, WireShare: 1,
 	}
 	r.setRate(took)
@@ -57,15 +58,29 @@ func (Memcpy) Name() string { return "memcpy" }
 
 // Measure copies the one-way messages of s from one memory to another on this goroutine, compares
 // the copies, and returns the result. It returns nil, nil if s sends messages that are too small to
-// compare, or none. The error is that of the allocator, matches ErrCorrupt, or is the cause of ctx.
+// compare, or none, or if they are on a GPU. The error is that of the allocator, matches ErrCorrupt, or
+// is the cause of ctx.
 func (m Memcpy) Measure(ctx context.Context, s Spec, _ *Result) (*Result, error) {
 	s = s.withDefaults()
-	if !s.hasYardstick() {
+	if !s.hasYardstick() || s.onGPU() {
 		return nil, nil
 	}
-	from, to := arena{buffers: s.Buffers}, arena{buffers: s.Buffers}
+	from, to := &arena{buffers: s.Buffers}, &arena{buffers: s.Buffers}
 	defer from.release()
 	defer to.release()
+	return s.measureCopies(ctx, m.Name(), from, to, func(n int) error {
+		for k := range n {
+			copy(to.slot(k), from.slot(k))
+		}
+		return nil
+	})
+}
+
+// measureCopies measures copies of the one-way messages of s, and returns the result of the yardstick
+// with that name. The argument copies copies the first n slots of from to those of to, and returns once
+// the bytes are there. measureCopies compares them. The error is that of from, to or copies, matches
+// ErrCorrupt, or is the cause of ctx.
+func (s Spec) measureCopies(ctx context.Context, name string, from, to memory, copies func(n int) error) (*Result, error) {
 	if err := cmp.Or(from.resize(s.batch(), s.Size), to.resize(s.batch(), s.Size)); err != nil {
 		return nil, err
 	}
@@ -74,10 +89,12 @@ func (m Memcpy) Measure(ctx context.Context, s Spec, _ *Result) (*Result, error)
 		if err := ctx.Err(); err != nil {
 			return nil, context.Cause(ctx)
 		}
-		from.fill(n, i)
+		if err := from.fill(n, i); err != nil {
+			return nil, err
+		}
 		before, start := cpuTime(), time.Now()
-		for k := range n {
-			copy(to.slot(k), from.slot(k))
+		if err := copies(n); err != nil {
+			return nil, err
 		}
 		if i > 0 {
 			took, cpu = took+time.Since(start), cpu+cpuTime()-before
@@ -86,5 +103,47 @@ func (m Memcpy) Measure(ctx context.Context, s Spec, _ *Result) (*Result, error)
 			return nil, err
 		}
 	}
-	return newYardstickResult(m.Name(), s, took, cpu), nil
+	return newYardstickResult(name, s, took, cpu), nil
+}
+
+// DeviceCopy is the Yardstick of the driver's copies from memory of the client's GPU to memory of the
+// server's, within one process and without a wait between them.
+type DeviceCopy struct{}
+
+// Name returns "devicecopy", the name of this yardstick in results.
+func (DeviceCopy) Name() string { return "devicecopy" }
+
+// Measure copies the one-way messages of s, waits for the GPU once for each batch, compares the copies,
+// and returns the result. It returns nil, nil if s sends messages that are too small to compare, or none,
+// or if they are in host memory. The error matches ErrPath or ErrCorrupt, is that of the device kind, or
+// the cause of ctx.
+func (d DeviceCopy) Measure(ctx context.Context, s Spec, _ *Result) (r *Result, err error) {
+	s = s.withDefaults()
+	if !s.hasYardstick() || !s.onGPU() {
+		return nil, nil
+	}
+	kind, err := openGPUs(s)
+	if err != nil {
+		return nil, err
+	}
+	from, err := newGPUArena(s, kind, false)
+	if err != nil {
+		return nil, errors.Join(err, kind.Close())
+	}
+	to, err := newGPUArena(s, kind, true)
+	if err != nil {
+		return nil, errors.Join(err, kind.Close())
+	}
+	if s.Device == s.ServerDevice {
+		to.streams = from.streams // so that a copy needs no events
+	}
+	r, err = s.measureCopies(ctx, d.Name(), from, to, func(n int) error {
+		for k := range n {
+			if err := kind.Copy(to.slots[k], from.slots[k]); err != nil {
+				return err
+			}
+		}
+		return settleAll(to, n)
+	})
+	return r, errors.Join(err, kind.Close())
 }
