@@ -14,6 +14,7 @@ import (
 // benchmark is the command bench, which measures paths between two processes. The fields are its flags.
 type benchmark struct {
 	transports, channels string
+	devices              deviceList
 	lanes                int
 	anyTracer            bool
 	dialect              pipe.Dialect
@@ -65,6 +66,14 @@ fraction of their bytes that is sent. It depends on their content, -data: patter
 is the default; zeros; weights, float32 of a normal distribution; or random bytes. GB/s
 and CPU count the bytes of the tensors before compression.
 
+With -device the tensors are in memory of GPUs, and -channel lists channels for these. A
+round trip ends when the echo is in the memory of the GPU: this process then waits for the
+GPU, and nothing else does within round trips. One way, the second process waits once for
+each batch of messages, which ends the time. The column "hand-over" is the time from the
+Write to the return of the second process's Read, for which neither waits for the GPU; it
+is by the clock of the machine. The rate one way is compared with the driver's copies
+from the memory of one end to that of the other, within one process.
+
 With -peer libtensorpipe the C++ library is measured in the same way, in turn, in
 -pairs pairs of runs, on the same transport and channel, or on those that
 -peer-transport and -peer-channel name: its best path need not be the best one here.
@@ -90,6 +99,7 @@ func (b *benchmark) flags(fs *flag.FlagSet) {
 	all := catalog(torchLanes)
 	fs.StringVar(&b.transports, "transport", auto, "`list` of transports, of auto,"+strings.Join(transportNames(all), ","))
 	fs.StringVar(&b.channels, "channel", auto, "`list` of channels, of auto,"+strings.Join(channelNames(all), ","))
+	fs.Var(&b.devices, "device", "`GPU` with the tensors, such as cuda:0, or two, of this process and of the second one")
 	fs.IntVar(&b.lanes, "lanes", torchLanes, "`number` of connections of the channel mpt_uv, at most")
 	fs.StringVar((*string)(&b.dialect), "dialect", auto, "`dialect` to speak: compatible, native, or auto, which is native")
 	fs.TextVar(&b.compression, "compress", pipe.CompressionNone, "`codec` to compress tensors with: s2 or zstd")
@@ -113,6 +123,9 @@ func (b *benchmark) flags(fs *flag.FlagSet) {
 func (b *benchmark) run(ctx context.Context, s streams) error {
 	specs, err := b.specs()
 	if err != nil {
+		return err
+	}
+	if err := b.checkDevices(); err != nil {
 		return err
 	}
 	peer, err := b.partner(specs)

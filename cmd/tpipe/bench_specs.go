@@ -6,7 +6,6 @@ import (
 	"strings"
 
 	"github.com/tensorpipe-go/tensorpipe/bench"
-	"github.com/tensorpipe-go/tensorpipe/channel/xth"
 )
 
 // specs returns one spec for each combination of -transport, -channel, -named and -size, in the
@@ -18,6 +17,9 @@ func (b *benchmark) specs() ([]bench.Spec, error) {
 	if b.lanes == 0 {
 		return nil, usageErrorf("-lanes 0: want 1 to %d", maxLanes)
 	}
+	if err := b.checkDeviceFlags(); err != nil {
+		return nil, err
+	}
 	dialect, err := (&pathFlags{dialect: b.dialect}).chosenDialect()
 	if err != nil {
 		return nil, err
@@ -27,7 +29,7 @@ func (b *benchmark) specs() ([]bench.Spec, error) {
 	if err != nil {
 		return nil, err
 	}
-	channels, err := combinations("channel", b.channels, channelNames(all))
+	channels, err := combinations("channel", b.channels, b.knownChannels())
 	if err != nil {
 		return nil, err
 	}
@@ -36,7 +38,7 @@ func (b *benchmark) specs() ([]bench.Spec, error) {
 		for _, c := range channels {
 			for _, s := range b.messages() {
 				s.Transports, s.Channels, s.Dialect = t, c, dialect
-				s.OneProcess = slices.Equal(c, []string{xth.Name})
+				s.OneProcess = inOneProcess(c)
 				if err := s.Check(); err != nil {
 					return nil, usageErrorf("%w", withoutPrefix(err))
 				}
@@ -71,8 +73,9 @@ func (b *benchmark) spec(size int) bench.Spec {
 	if b.count == 0 {
 		roundTrips, messages = bench.DefaultTrips(size), bench.DefaultMessages(size)
 	}
+	here, there := b.devices.ends()
 	return bench.Spec{
-		Lanes: b.lanes, Buffers: b.buffers, Size: size, Depth: b.depth, NoSpin: !b.spin, Data: b.data, Compression: b.compression,
+		Device: here, ServerDevice: there, Lanes: b.lanes, Buffers: b.buffers, Size: size, Depth: b.depth, NoSpin: !b.spin, Data: b.data, Compression: b.compression,
 		AllowAnyTracer: b.anyTracer,
 		PeerTransport:  b.peerTransport, PeerChannel: b.peerChannel,
 		RoundTrips: roundTrips, ColdTrips: min(roundTrips, maxColdTrips), OneWay: messages,

@@ -4,10 +4,12 @@ import (
 	"cmp"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/tensorpipe-go/tensorpipe/bench"
+	"github.com/tensorpipe-go/tensorpipe/device"
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
 
@@ -26,8 +28,7 @@ func (t *benchTable) measured(spec bench.Spec, runs *bench.Comparison) error {
 	columns := benchColumns{spec: spec, runs: runs, alone: benchWithoutPeer(runs)}
 	if head := benchHead(spec, runs); head != t.head {
 		t.section(head)
-		heads := []string{"p50", "p90", "p99", "cold p50", "CPU", "one way", "CPU", "of memcpy", "CPU", "of TCP", "via"}
-		fmt.Fprintln(t.out, columns.line("size", "", append(heads, columns.wire("wire")...)...))
+		fmt.Fprintln(t.out, columns.line("size", "", columns.heads()...))
 	}
 	size := byteSize(first.SizeBytes).String()
 	if len(runs.A) > 0 {
@@ -128,6 +129,9 @@ func without(subject string, why error) string {
 // size are not among them.
 func benchFacts(spec bench.Spec) []string {
 	facts := []string{fmt.Sprint(spec.Depth, " in flight"), spec.Buffers + " buffers"}
+	if !spec.Device.IsZero() {
+		facts[1] = "memory of " + deviceNames(slices.Compact([]device.Device{spec.Device, spec.ServerDevice}))
+	}
 	if spec.Data != "" && spec.Data != bench.DataPattern {
 		facts = append(facts, "tensors of "+spec.Data)
 	}
@@ -153,8 +157,23 @@ type benchColumns struct {
 	alone bool // no peer is measured
 }
 
-// benchWidths are the widths of the columns after the size and the subject.
-var benchWidths = []int{9, 9, 9, 9, 9, 11, 10, 12, 6, 12, 8, 8}
+// benchWidths are the widths of the columns after the size and the subject. benchGPUWidths are those for
+// tensors on GPUs.
+var (
+	benchWidths    = []int{9, 9, 9, 9, 9, 11, 10, 12, 6, 12, 8, 8}
+	benchGPUWidths = []int{9, 9, 9, 9, 9, 9, 11, 10, 12, 10}
+)
+
+// onGPU reports whether the tensors are on GPUs.
+func (c benchColumns) onGPU() bool { return !c.spec.Device.IsZero() }
+
+// heads returns the headings of the columns after the size and the subject.
+func (c benchColumns) heads() []string {
+	if c.onGPU() {
+		return []string{"p50", "p90", "p99", "cold p50", "CPU", "hand-over", "one way", "CPU", "of copy", "via"}
+	}
+	return append([]string{"p50", "p90", "p99", "cold p50", "CPU", "one way", "CPU", "of memcpy", "CPU", "of TCP", "via"}, c.wire("wire")...)
+}
 
 // line returns a line of the table with the given cells, each padded to the width of its column. It
 // leaves out subject, the name of the library, if no peer is measured. The line has no line break.
@@ -164,8 +183,12 @@ func (c benchColumns) line(size, subject string, cells ...string) string {
 	if !c.alone {
 		fmt.Fprintf(&b, " %-13s", subject)
 	}
+	widths := benchWidths
+	if c.onGPU() {
+		widths = benchGPUWidths
+	}
 	for i, cell := range cells {
-		fmt.Fprintf(&b, " %*s", benchWidths[i], cell)
+		fmt.Fprintf(&b, " %*s", widths[i], cell)
 	}
 	return b.String()
 }
@@ -184,11 +207,14 @@ func (c benchColumns) wire(text string) []string {
 func (c benchColumns) row(size, subject string, results []*bench.Result) string {
 	figure := func(f bench.Figure) float64 { return bench.Median(results, f) }
 	rate, cpu := oneWay(results[0].SizeBytes, figure)
-	cells := []string{
-		micros(figure(bench.RTT)), micros(figure(p90)), micros(figure(p99)), micros(figure(bench.ColdRTT)), micros(figure(bench.CPUPerTrip)),
+	cells := []string{micros(figure(bench.RTT)), micros(figure(p90)), micros(figure(p99)), micros(figure(bench.ColdRTT)), micros(figure(bench.CPUPerTrip))}
+	if c.onGPU() {
+		return c.line(size, subject, append(cells, micros(figure(bench.HandOver)), rate, cpu, c.share(results, bench.DeviceCopy{}), via(results[0]))...)
+	}
+	cells = append(cells,
 		rate, cpu,
 		c.share(results, bench.Memcpy{}), c.memcpyCPU(results), c.share(results, bench.TCP{}), via(results[0]),
-	}
+	)
 	return c.line(size, subject, append(cells, c.wire(fmt.Sprintf("%.3g %%", 100*results[0].WireShare))...)...)
 }
 

@@ -1,25 +1,17 @@
 package main
 
 import (
-	"bytes"
-	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/require"
-
-	"github.com/tensorpipe-go/tensorpipe/cudaipc/cusim"
 )
 
 // A probe shows each GPU, which of them can access each other's memory, IPC, and the channels.
 func TestProbeShowsGPUs(t *testing.T) {
-	lib := cusim.Library(t)
 	run := func(simulator ...string) string {
-		cmd := program(t, "probe")
-		cmd.Env = append(cmd.Env, append(simulator, "LD_LIBRARY_PATH="+filepath.Dir(lib))...)
-		var out bytes.Buffer
-		cmd.Stdout = &out
-		require.NoError(t, cmd.Run())
-		return out.String()
+		out, stderr, code := tpipeOnGPUs(t, "probe", simulator...)
+		require.Zero(t, code, stderr)
+		return out
 	}
 	all := run("CUSIM_DEVICES=3")
 	for _, want := range []string{
