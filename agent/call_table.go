@@ -30,6 +30,10 @@ type call struct {
 	requestSent atomic.Bool
 	sendBegun   bool // the request could not be sent without blocking
 
+	// unordered is the error of a stream that does not wait for the copies of the arguments, if the call
+	// has ended before the sender of the request could fail it.
+	unordered atomic.Pointer[error]
+
 	// Of a large request that another goroutine sends: the context of that, and a channel that
 	// is closed when it has ended. The memory of the arguments is in use until then.
 	sendContext *callContext

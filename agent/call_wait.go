@@ -114,7 +114,8 @@ func (c *call) abort(cause error) (*inMessage, error) {
 // the variable to which result points, unless result is nil. It sets c.streams to the streams of
 // the result's tensors, and returns in to its pool in any case.
 //
-// The error is a *RemoteError if the worker replied with an error; a *TimeoutError; the cause of
+// The error is a *RemoteError if the worker replied with an error; that of a stream that does not wait for
+// the copies of the arguments; a *TimeoutError; the cause of
 // ctx; the error of an interceptor; or it matches ErrResult, ErrProtocol, ErrUnreachable or
 // ErrClosed.
 func (a *Agent) decodeReply(ctx context.Context, c *call, in *inMessage, result any) (err error) {
@@ -131,6 +132,9 @@ func (a *Agent) decodeReply(ctx context.Context, c *call, in *inMessage, result 
 	}
 	if err := a.receiveReply(ctx, c, in); err != nil {
 		return err
+	}
+	if err := c.unordered.Load(); err != nil {
+		return *err
 	}
 	if c.stream != nil {
 		if err := c.stream.setCount(in.decoder); err != nil {

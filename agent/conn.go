@@ -7,6 +7,7 @@ import (
 	"runtime/pprof"
 	"sync"
 
+	"github.com/tensorpipe-go/tensorpipe/agent/future"
 	"github.com/tensorpipe-go/tensorpipe/agent/internal/wire"
 	"github.com/tensorpipe-go/tensorpipe/internal/budget"
 	"github.com/tensorpipe-go/tensorpipe/pipe"
@@ -253,4 +254,21 @@ func (c *conn) lostError(cause error) error {
 		return ErrClosed
 	}
 	return fmt.Errorf("%w: %w", ErrUnreachable, cause)
+}
+
+// sendError returns err, which is not nil, as the error of sending: that of a stream, after which the
+// pipe goes on, unchanged, and otherwise as the error of a lost pipe.
+func (c *conn) sendError(err error) error {
+	if isStreamError(err) {
+		return err
+	}
+	return c.lostError(err)
+}
+
+// isStreamError reports whether err, the result of sending, is that of a stream of a device and not of the
+// pipe.
+func isStreamError(err error) bool {
+	_, failed := errors.AsType[*future.StreamError](err)
+	_, panicked := errors.AsType[*PanicError](err)
+	return failed || panicked
 }

@@ -52,11 +52,16 @@ type outMessages struct {
 
 func (p *outMessages) get() *outMessage { return p.pool.Get().(*outMessage) }
 
-// put returns a message to the pool after it was sent, or if it will not be. The message and its
-// buffers must not be used after that.
-func (p *outMessages) put(out *outMessage) {
+// put returns a message that will not be sent to the pool. The message and its buffers must not be used
+// after that.
+func (p *outMessages) put(out *outMessage) { _ = p.sent(out, nil) }
+
+// sent returns a message that was sent with the result err to the pool. The message and its buffers must
+// not be used after that. It returns err or, if that is nil, the *future.StreamError or *PanicError of a
+// stream that cannot wait for the copies of the tensors.
+func (p *outMessages) sent(out *outMessage, err error) error {
 	if len(p.devices.kinds) > 0 {
-		_ = catchPanic(func() error { out.streams.End(&p.devices.pool); return nil })
+		err = cmp.Or(err, catchPanic(func() error { return out.streams.End(&p.devices.pool) }))
 	}
 	out.message, out.payload, out.view, out.route = pipe.Message{}, [1]pipe.Payload{}, Message{}, tensorRoute{}
 	if cap(out.buf) > maxKeptBuffer {
@@ -64,6 +69,7 @@ func (p *outMessages) put(out *outMessage) {
 	}
 	out.encoder.Reset(out.buf[:0])
 	p.pool.Put(out)
+	return err
 }
 
 // begin starts a message with head, whose memory the message takes over; the body is encoded
@@ -119,17 +125,15 @@ func (c *conn) tryWrite(out *outMessage) (done bool, err error) {
 		done, err = c.pipe.TryWrite(&out.message)
 	}
 	if done = done || err != nil; done {
-		c.agent.outMessages.put(out)
+		err = c.agent.outMessages.sent(out, err)
 	}
 	return done, err
 }
 
 // write sends a message, waits until its memory is free, and returns it to the pool. The error is
-// that of the pipe, or of ctx.
+// that of the pipe, of ctx, or of a stream, see outMessages.sent.
 func (c *conn) write(ctx context.Context, out *outMessage) error {
-	err := c.pipe.Write(ctx, &out.message)
-	c.agent.outMessages.put(out)
-	return err
+	return c.agent.outMessages.sent(out, c.pipe.Write(ctx, &out.message))
 }
 
 // copyMessage returns a copy of a message that does not refer to memory of the original. Memory of a device is copied on
@@ -230,6 +234,7 @@ const batchThreshold = 8
 func (c *conn) send(ctx context.Context, call *call, out *outMessage) error {
 	call.charge, call.sendBegun = 0, false
 	call.requestSent.Store(false)
+	call.unordered.Store(nil)
 	if n := out.bytes() + callOverhead; !call.nested {
 		if err := c.acquire(ctx, call, n); err != nil {
 			c.agent.outMessages.put(out)
@@ -305,12 +310,16 @@ func (c *conn) acquire(ctx context.Context, call *call, n int) error {
 // sendResult handles err, the result of sending the request of call with ctx. If err is nil it
 // marks the request as sent and returns nil. Otherwise it removes the call from the table, returns
 // the call's bytes to the budget, and returns the error of the call: the cause of ctx if ctx has
-// ended, and otherwise err as the error of a lost pipe. If the call was not in the table any more,
-// it has ended in another way, and sendResult returns nil.
+// ended, and otherwise that of sendError. If the call was not in the table any more, it has ended in
+// another way: sendResult returns nil, and a reply fails with the error of a stream.
 func (c *conn) sendResult(ctx context.Context, call *call, err error) error {
 	if err == nil {
 		call.requestSent.Store(true)
 		return nil
+	}
+	if isStreamError(err) {
+		failed := err // so that err is not on the heap
+		call.unordered.Store(&failed)
 	}
 	if c.calls.withdraw(call.id) == nil {
 		return nil
@@ -319,5 +328,5 @@ func (c *conn) sendResult(ctx context.Context, call *call, err error) error {
 	if cause := ctxerr.Cause(ctx); cause != nil {
 		return cause
 	}
-	return c.lostError(err)
+	return c.sendError(err)
 }

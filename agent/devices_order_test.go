@@ -3,6 +3,7 @@ package agent_test
 import (
 	"bytes"
 	"context"
+	"errors"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -167,6 +168,55 @@ func TestFaultsOfDeviceMessages(t *testing.T) {
 			}, func(c *agent.Config) { c.FaultHook = faults.Inject })
 		})
 	}
+}
+
+// stuckStream is a stream that cannot wait for others.
+type stuckStream struct{ device.Stream }
+
+func (stuckStream) WaitFor(device.Stream) error { return errStuck }
+
+var errStuck = errors.New("the stream is stuck")
+
+// onStuckStream returns a tensor that is valid on a stream that cannot wait.
+func onStuckStream(t *testing.T, kind *delayed.Kind) *tensor.Tensor {
+	t.Helper()
+	x, own := onDevice(t, kind, 0, 16)
+	buf, err := x.Buffer()
+	require.NoError(t, err)
+	x, err = tensor.FromBuffer(buf.WithStream(stuckStream{own}), tensor.U8, 16)
+	require.NoError(t, err)
+	return x
+}
+
+// If the stream of a tensor cannot wait for the copies of a message, so that the memory must not be changed, the call
+// fails with the error of the stream, and AfterReply has it if it is a reply. The pipe goes on.
+func TestStreamThatCannotWait(t *testing.T) {
+	stuckReply := agent.NewFunc[*tensor.Tensor, *tensor.Tensor]("test.stuckReply")
+	var replied chan error
+	var served *delayed.Kind
+	serve := func(ctx context.Context, x *tensor.Tensor) (*tensor.Tensor, error) {
+		return onStuckStream(t, served), agent.AfterReply(ctx, func(err error) { replied <- err })
+	}
+	inBubble(t, map[int]int{0: 0}, agent.Funcs{echoed.Serve(same), stuckReply.Serve(serve)}, func(t *testing.T, a *agent.Agent, kinds []*delayed.Kind) {
+		served = kinds[1]
+		replied = make(chan error, 1) // of the bubble
+		var failed *future.StreamError
+		for range 10 { // the reply may come before the sending has ended
+			_, err := echoed.Call(t.Context(), a, "worker1", onStuckStream(t, kinds[0]))
+			require.ErrorIs(t, err, errStuck)
+			require.ErrorAs(t, err, &failed)
+			require.Equal(t, npuOrCPU(0), failed.Device)
+			require.NotErrorIs(t, err, agent.ErrUnreachable)
+			_, err = echoed.Go(t.Context(), a, "worker1", onStuckStream(t, kinds[0])).Wait(t.Context())
+			require.ErrorIs(t, err, errStuck)
+		}
+
+		x, mine := onDevice(t, kinds[0], 0, 16)
+		y, err := stuckReply.Call(device.WithStream(t.Context(), mine), a, "worker1", x)
+		require.NoError(t, err)
+		requireBytes(t, kinds[0], y, mine, 5)
+		require.ErrorIs(t, <-replied, errStuck)
+	})
 }
 
 // A function may return a future whose value is computed by work on a stream that its tensors do not show: the reply

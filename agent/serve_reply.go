@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"runtime/debug"
@@ -133,9 +134,9 @@ func (r *Request) send(out *outMessage) {
 			r.sendInBackground(n, true, func() error { return c.write(context.Background(), out) })
 			return
 		}
-		c.agent.outMessages.put(out)
+		unordered := c.agent.outMessages.sent(out, nil)
 		r.freeMemory()
-		r.sendInBackground(n, true, func() error { return c.pipe.Write(context.Background(), copied) })
+		r.sendInBackground(n, true, func() error { return cmp.Or(c.pipe.Write(context.Background(), copied), unordered) })
 	default:
 		r.sendInBackground(out.bytes(), false, func() error { return c.write(context.Background(), out) })
 	}
@@ -162,7 +163,7 @@ func (r *Request) replySent(err error) {
 		if r.event != nil {
 			r.event.Err = err
 		}
-		err = r.conn.lostError(err)
+		err = r.conn.sendError(err)
 	}
 	r.close(err)
 }

@@ -125,15 +125,14 @@ func (s *stream) acquireCredit(n int) error {
 // write sends out, a message that counts n bytes, waits until its memory is free, and owns it. A
 // large message, which stays at this end until the receiver reads it, first waits until the budget
 // for such messages has memory for it, so that receivers that do not read leave space in the pipe
-// for other calls. The error is that of the pipe or of the context of the stream, or ErrUnreachable
-// if the pipe has ended.
+// for other calls. The error is that of the pipe, of the context of the stream or of a stream of a device,
+// or ErrUnreachable if the pipe has ended.
 func (s *stream) write(out *outMessage, n int) error {
 	c := s.conn
 	small := out.small()
 	if small {
 		if taken, err := c.pipe.TryWrite(&out.message); taken || err != nil {
-			c.agent.outMessages.put(out)
-			return err
+			return c.agent.outMessages.sent(out, err)
 		}
 	}
 	defer s.beginWait()()
@@ -162,7 +161,7 @@ func (s *stream) writeFailed(err error) error {
 		return io.EOF
 	}
 	if s.conn.pipe.Err() != nil || s.conn.agent.isClosed() {
-		return s.wrapError(s.conn.lostError(err))
+		return s.wrapError(s.conn.sendError(err))
 	}
 	return s.wrapError(ctxerr.Cause(s.ctx))
 }

@@ -2,8 +2,10 @@ package streampool
 
 import (
 	"context"
+	"errors"
 	"slices"
 
+	"github.com/tensorpipe-go/tensorpipe/agent/future"
 	"github.com/tensorpipe-go/tensorpipe/device"
 )
 
@@ -62,8 +64,9 @@ func (s *copyStream) after(source device.Stream) error {
 }
 
 // End returns the streams to p once the copies are enqueued, or if there will be none. Later work on the streams of the
-// tensors waits for the copies, so that their memory may be changed.
-func (m *Message) End(p *Pool) {
+// tensors waits for the copies, so that their memory may be changed. If such a stream cannot wait, the error is a
+// *future.StreamError, or several of them joined: then that memory must not be changed.
+func (m *Message) End(p *Pool) error {
 	defer func() { // also if a stream panics
 		for _, s := range m.streams {
 			p.Put(s.Stream)
@@ -71,9 +74,13 @@ func (m *Message) End(p *Pool) {
 		clear(m.streams)
 		m.streams = m.streams[:0]
 	}()
+	var all []error
 	for _, s := range m.streams {
 		for _, source := range s.sources {
-			_ = source.WaitFor(s.Stream) // a stream that fails does no further work
+			if err := source.WaitFor(s.Stream); err != nil {
+				all = append(all, &future.StreamError{Op: "wait", Device: source.Device(), Err: err})
+			}
 		}
 	}
+	return errors.Join(all...)
 }

@@ -1,11 +1,13 @@
 package streampool_test
 
 import (
+	"errors"
 	"testing"
 	"testing/synctest"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/tensorpipe-go/tensorpipe/agent/future"
 	"github.com/tensorpipe-go/tensorpipe/agent/internal/streampool"
 	"github.com/tensorpipe-go/tensorpipe/device"
 	"github.com/tensorpipe-go/tensorpipe/device/delayed"
@@ -51,7 +53,7 @@ func TestMessage(t *testing.T) {
 
 			release = copies.(*delayed.Stream).Hold()
 			require.True(t, isDone(own) && isDone(current), "they need not wait for the message")
-			m.End(&p)
+			require.NoError(t, m.End(&p))
 			require.False(t, isDone(own) || isDone(current))
 			release()
 			require.True(t, isDone(own) && isDone(current))
@@ -63,6 +65,49 @@ func TestMessage(t *testing.T) {
 type panicking struct{ device.Stream }
 
 func (panicking) WaitFor(device.Stream) error { panic("no wait") }
+
+// failing is a stream that cannot wait.
+type failing struct{ device.Stream }
+
+func (failing) WaitFor(device.Stream) error { return errFailing }
+
+var errFailing = errors.New("no wait")
+
+// End returns the error of a stream that cannot wait for the copies, and makes the other streams wait.
+func TestStreamFailsAtTheEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		kind := delayed.New("npu", 1)
+		defer kind.Close()
+		on := kind.Devices()[0]
+		var p streampool.Pool
+		var m streampool.Message
+		order := func(wrap func(device.Stream) device.Stream) (own, copies *delayed.Stream) {
+			s, err := kind.NewStream(on)
+			require.NoError(t, err)
+			b, err := kind.Alloc(on, 4, s)
+			require.NoError(t, err)
+			b, err = m.Order(t.Context(), &p, func(string) device.Kind { return kind }, b.WithStream(wrap(s)))
+			require.NoError(t, err)
+			return s.(*delayed.Stream), b.Stream().(*delayed.Stream)
+		}
+		order(func(s device.Stream) device.Stream { return failing{s} })
+		later, copies := order(func(s device.Stream) device.Stream { return s })
+		release := copies.Hold()
+		err := m.End(&p)
+		require.ErrorIs(t, err, errFailing)
+		var failed *future.StreamError
+		require.ErrorAs(t, err, &failed)
+		require.Equal(t, on, failed.Device)
+		e, err := later.Record()
+		require.NoError(t, err)
+		synctest.Wait()
+		done, err := e.Done()
+		require.NoError(t, err)
+		require.False(t, done, "it waits")
+		release()
+		require.NoError(t, m.End(&p), "the message has no streams")
+	})
+}
 
 // After a panic of a stream the streams of the message are in the pool, each once, and the message has none.
 func TestPanicAtTheEnd(t *testing.T) {
@@ -80,8 +125,8 @@ func TestPanicAtTheEnd(t *testing.T) {
 		require.NoError(t, err)
 		used = append(used, b.Stream())
 	}
-	require.Panics(t, func() { m.End(&p) })
-	m.End(&p)
+	require.Panics(t, func() { _ = m.End(&p) })
+	require.NoError(t, m.End(&p))
 	for i, on := range kind.Devices() {
 		times := 0
 		for range 64 {
