@@ -173,7 +173,7 @@ func TestSlotOfARunningCopyIsNotReused(t *testing.T) {
 		first := openPair(t, f, b, native)
 		first.start(t, f.tensor(-1, pattern(0, 1000)), targets[0])() // creates the ring's stream
 		f.synchronize(targets[0].Stream())
-		release := f.hold(b.in[1].stream)
+		release := f.hold(b.in[targets[0].Device().Index].stream)
 		first.start(t, f.tensor(-1, pattern(1, 1000)), targets[1])()
 		require.NoError(t, first.to.Close(nil))
 		openPair(t, f, b, native).start(t, f.tensor(-1, pattern(2, 1000)), targets[2])()

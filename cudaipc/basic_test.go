@@ -61,7 +61,7 @@ func TestParityOfChannels(t *testing.T) {
 					New:               func(*testing.T) channel.Factory { return c.factory(f.Kind) },
 					Connect:           channeltest.Over(tr.mk(), tr.addr),
 					Kinds:             []device.Kind{f.Kind},
-					Hold:              func(stream device.Stream) func() { return f.hold(stream.(*Stream)) },
+					Hold:              f.holder(),
 					SkipsAborted:      !c.host,
 					TrustsCompletions: c.host,
 				})
@@ -124,14 +124,14 @@ func (p *pair) start(t *testing.T, src, dst device.Buffer) (wait func()) {
 	}
 }
 
-// tensor returns memory on the device with that index, valid on a new stream, on which a copy of data
-// into it is enqueued. The index -1 stands for host memory.
+// tensor returns memory on the device with that index, or on the last one if there are fewer, valid on a
+// new stream, on which a copy of data into it is enqueued. The index -1 stands for host memory.
 func (f *fixture) tensor(index int, data []byte) device.Buffer {
 	f.Helper()
 	if index < 0 {
 		return device.Bytes(bytes.Clone(data))
 	}
-	b := f.alloc(len(data), f.stream(device.Device{Kind: Name, Index: index}))
+	b := f.alloc(len(data), f.stream(device.Device{Kind: Name, Index: min(index, len(f.Devices())-1)}))
 	const most = 8 << 20 // Copy waits for the device if host memory is much larger
 	for at := 0; at < len(data); at += most {
 		n := min(most, len(data)-at)

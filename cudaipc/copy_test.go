@@ -200,9 +200,9 @@ func TestCopyStages(t *testing.T) {
 	locked, _ := b.Contiguous()
 	require.NoError(t, f.Copy(to, device.Bytes(locked)))
 	require.NoError(t, f.Copy(device.Bytes(locked), to))
-	require.Equal(t, 1, f.simulator().Calls("cuMemHostAlloc")-f.hostAllocs)
+	require.Equal(t, 1, f.calls("cuMemHostAlloc")-f.hostAllocs)
 	require.NoError(t, f.Copy(to, device.Bytes(make([]byte, 100))))
-	require.Equal(t, 2, f.simulator().Calls("cuMemHostAlloc")-f.hostAllocs)
+	require.Equal(t, 2, f.calls("cuMemHostAlloc")-f.hostAllocs)
 	f.synchronize(s)
 }
 
@@ -223,7 +223,7 @@ func TestAllocHost(t *testing.T) {
 	f.synchronize(s)
 	_, err := f.AllocHost(leastPinned, s)
 	require.NoError(t, err)
-	require.Equal(t, 1, f.simulator().Calls("cuMemHostAlloc")-f.hostAllocs)
+	require.Equal(t, 1, f.calls("cuMemHostAlloc")-f.hostAllocs)
 	_, err = f.AllocHost(-1, s)
 	require.ErrorIs(t, err, device.ErrSize)
 	_, err = f.AllocHost(1, nil)

@@ -1,7 +1,9 @@
 package cudaipc
 
 import (
+	"errors"
 	"os"
+	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -20,7 +22,8 @@ const onGPU = "TENSORPIPE_GPU"
 type fixture struct {
 	testing.TB
 	*Kind
-	control *cusim.Control // nil with the real driver
+	control *cusim.Control  // nil with the real driver
+	counts  *countingDriver // nil with the simulated one
 	zero    device.Device
 
 	hostAllocs int // calls at the beginning
@@ -43,14 +46,22 @@ func newFixtureWith(t testing.TB, o Options, simulator map[string]string) *fixtu
 		require.NoError(t, f.simulator().Set(name, value))
 	}
 	d, err := driver.Open(lib)
+	if lib == "" && errors.Is(err, errors.ErrUnsupported) {
+		t.Skip(err)
+	}
 	require.NoError(t, err)
+	if lib == "" {
+		f.counts = &countingDriver{Driver: d}
+		d = f.counts
+	}
 	f.Kind, err = New(d, o)
 	require.NoError(t, err)
 	require.NoError(t, f.Viable())
 	f.zero = f.Devices()[0]
 	if f.control != nil {
-		f.misuses, f.hostAllocs = f.control.Misuse(), f.control.Calls("cuMemHostAlloc")
+		f.misuses = f.control.Misuse()
 	}
+	f.hostAllocs = f.calls("cuMemHostAlloc")
 	t.Cleanup(func() {
 		if f.control == nil {
 			require.NoError(t, f.Close())
@@ -84,6 +95,23 @@ func (f *fixture) second() device.Device {
 		f.Skip("the test needs a second GPU")
 	}
 	return f.Devices()[1]
+}
+
+// calls returns the number of calls of a function of the driver. With the real driver it is that of the
+// fixture's Kind, of the functions that countingDriver counts.
+func (f *fixture) calls(function string) int {
+	if f.control != nil {
+		return f.control.Calls(function)
+	}
+	return f.counts.calls(function)
+}
+
+// holder returns hold for any stream, or nil if the driver is the real one.
+func (f *fixture) holder() func(device.Stream) func() {
+	if f.control == nil {
+		return nil
+	}
+	return func(s device.Stream) func() { return f.hold(s.(*Stream)) }
 }
 
 // blocking returns the number of calls that have waited for a device, 0 with the real driver, which does not
@@ -166,4 +194,63 @@ func pattern(seed, n int) []byte {
 		p[i] = byte(seed*31 + i*7 + i>>8)
 	}
 	return p
+}
+
+// countingDriver counts the calls that create or free something, by the names of the driver's functions. The
+// simulated driver counts all calls itself.
+type countingDriver struct {
+	driver.Driver
+
+	mu sync.Mutex
+	n  map[string]int
+}
+
+func (d *countingDriver) count(function string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.n == nil {
+		d.n = map[string]int{}
+	}
+	d.n[function]++
+}
+
+func (d *countingDriver) calls(function string) int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.n[function]
+}
+
+func (d *countingDriver) Alloc(size int) (driver.Ptr, error) {
+	d.count("cuMemAlloc_v2")
+	return d.Driver.Alloc(size)
+}
+
+func (d *countingDriver) AllocHost(size int) ([]byte, error) {
+	d.count("cuMemHostAlloc")
+	return d.Driver.AllocHost(size)
+}
+
+func (d *countingDriver) FreeHost(p []byte) error {
+	d.count("cuMemFreeHost")
+	return d.Driver.FreeHost(p)
+}
+
+func (d *countingDriver) NewStream() (driver.Stream, error) {
+	d.count("cuStreamCreate")
+	return d.Driver.NewStream()
+}
+
+func (d *countingDriver) NewEvent(flags driver.EventFlags) (driver.Event, error) {
+	d.count("cuEventCreate")
+	return d.Driver.NewEvent(flags)
+}
+
+func (d *countingDriver) UnloadModule(m driver.Module) error {
+	d.count("cuModuleUnload")
+	return d.Driver.UnloadModule(m)
+}
+
+func (d *countingDriver) Launch(f driver.Function, grid, block driver.Dim, shared int, s driver.Stream, args []byte) error {
+	d.count("cuLaunchKernel")
+	return d.Driver.Launch(f, grid, block, shared, s, args)
 }

@@ -128,7 +128,9 @@ func TestKernelMemoryIsReusedInOrder(t *testing.T) {
 	for _, got := range results {
 		f.requireEqual(want, got, 0, "add")
 	}
-	require.Equal(t, 2, f.stats(f.zero).Segments, "one for each stream")
+	if f.control != nil { // otherwise a stream may have no work left, and its memory moves to the other one
+		require.Equal(t, 2, f.stats(f.zero).Segments, "one for each stream")
+	}
 }
 
 // Memory that is valid on another stream than that for which it was allocated is not used again

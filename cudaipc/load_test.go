@@ -44,6 +44,19 @@ func largeFile(t testing.TB) (path string, want map[string]*tensor.Tensor) {
 	return path, want
 }
 
+// smallFile writes a file whose tensors fit into one page-locked block, which is larger than the least one.
+func smallFile(t testing.TB) (path string, want map[string]*tensor.Tensor) {
+	t.Helper()
+	path = filepath.Join(t.TempDir(), "small.safetensors")
+	weights, err := tensor.FromSlice([]float32{1.5, -2, 3, 0.25, 5, -6}, 2, 3)
+	require.NoError(t, err)
+	steps, err := tensor.FromSlice([]int64{1 << 40, -1}, 2)
+	require.NoError(t, err)
+	want = map[string]*tensor.Tensor{"weights": weights, "steps": steps, "bytes": bytesTensor(t, 5, 3*leastPinned/2+1), "scalar": tensor.Scalar(2.5)}
+	require.NoError(t, safetensors.WriteFile(path, want, nil))
+	return path, want
+}
+
 func (f *fixture) requireSameBytes(want, got *tensor.Tensor, name string) {
 	f.Helper()
 	require.True(f, slices.Equal(want.Shape(), got.Shape()), name)
@@ -59,30 +72,32 @@ func (f *fixture) requireSameBytes(want, got *tensor.Tensor, name string) {
 // that wait for the device.
 func TestLoadTensors(t *testing.T) {
 	f := newFixture(t, Options{})
-	f.simulator() // counts calls
 	f.set("CUSIM_DELAY_US", late)
-	s := f.stream(f.second())
-	ctx := device.WithStream(t.Context(), s)
-	large, want := largeFile(t)
-	const trained = "../tensor/safetensors/testdata/digits_split_mlp_final.safetensors"
-	small, _, err := safetensors.ReadFile(trained, safetensors.Options{})
-	require.NoError(t, err)
+	all := f.Devices()
+	on := all[min(1, len(all)-1)]
+	ctx := device.WithStream(t.Context(), f.stream(on))
+	large, inLarge := largeFile(t)
+	small, inSmall := smallFile(t)
 	for _, c := range []struct {
 		path   string
 		want   map[string]*tensor.Tensor
 		blocks int
-	}{{large, want, 2}, {trained, small, 1}} {
+	}{{large, inLarge, 2}, {small, inSmall, 1}} {
 		want, file := c.want, openFile(t, c.path)
-		hostAllocs, blocking := f.simulator().Calls("cuMemHostAlloc"), f.blocking()
-		got, err := f.LoadTensors(ctx, file, f.second())
+		hostAllocs, blocking := f.calls("cuMemHostAlloc"), f.blocking()
+		got, err := f.LoadTensors(ctx, file, on)
 		require.NoError(t, err)
 		require.Equal(t, blocking, f.blocking())
-		require.Equal(t, c.blocks, f.simulator().Calls("cuMemHostAlloc")-hostAllocs, c.path)
+		allocated := f.calls("cuMemHostAlloc") - hostAllocs
+		require.LessOrEqual(t, allocated, c.blocks, c.path)
+		if f.control != nil { // whose copies are late, so that no block is free again
+			require.Equal(t, c.blocks, allocated, c.path)
+		}
 		require.Len(t, got, len(want))
 		for name, x := range want {
-			require.Equal(t, f.second(), got[name].Device())
+			require.Equal(t, on, got[name].Device())
 			f.requireSameBytes(x, got[name], name)
-			one, err := f.LoadTensor(ctx, file, name, f.second())
+			one, err := f.LoadTensor(ctx, file, name, on)
 			require.NoError(t, err)
 			f.requireSameBytes(x, one, name)
 			one.Release()
@@ -140,12 +155,17 @@ func TestLoadTensorErrors(t *testing.T) {
 	require.ErrorIs(t, err, ErrOutOfMemory)
 	_, err = f.LoadTensors(ctx, file, f.zero)
 	require.ErrorIs(t, err, ErrOutOfMemory)
-	f.set("CUSIM_FAIL", "cuMemHostAlloc:2")
-	_, err = f.LoadTensor(ctx, file, "b", f.zero)
-	require.ErrorIs(t, err, driver.ResultOutOfMemory)
-	f.set("CUSIM_FAIL", "")
 	require.NoError(t, file.Close())
 	_, err = f.LoadTensor(ctx, file, "b", f.zero)
 	require.ErrorIs(t, err, safetensors.ErrClosed)
+	require.Zero(t, f.stats(f.zero).InUse)
+}
+
+func TestLoadTensorWithoutHostMemory(t *testing.T) {
+	f := newFixture(t, Options{})
+	path, _ := smallFile(t)
+	f.set("CUSIM_FAIL", "cuMemHostAlloc:2")
+	_, err := f.LoadTensor(t.Context(), openFile(t, path), "bytes", f.zero)
+	require.ErrorIs(t, err, driver.ResultOutOfMemory)
 	require.Zero(t, f.stats(f.zero).InUse)
 }

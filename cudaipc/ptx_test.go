@@ -2,6 +2,7 @@ package cudaipc
 
 import (
 	"fmt"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
@@ -246,8 +247,10 @@ func TestPTXAssembles(t *testing.T) {
 	if err != nil {
 		t.Skip("ptxas, a part of NVIDIA's toolkit, is not installed")
 	}
+	text := filepath.Join(t.TempDir(), "kernels.ptx")
+	require.NoError(t, os.WriteFile(text, kernelText, 0o600))
 	for _, arch := range []string{"sm_50", "sm_75", "sm_90"} {
-		cmd := exec.CommandContext(t.Context(), assembler, "-arch="+arch, "-Werror", "-o", filepath.Join(t.TempDir(), "kernels.cubin"), "kernels.ptx")
+		cmd := exec.CommandContext(t.Context(), assembler, "-arch="+arch, "-Werror", "-o", filepath.Join(t.TempDir(), "kernels.cubin"), text)
 		out, err := cmd.CombinedOutput()
 		require.NoError(t, err, "%s", out)
 	}

@@ -83,11 +83,11 @@ func TestEventsAreReused(t *testing.T) {
 	f := newFixture(t, Options{})
 	s := f.stream(f.zero)
 	f.synchronize(s)
-	calls := f.simulator().Calls("cuEventCreate")
+	calls := f.calls("cuEventCreate")
 	for range 100 {
 		f.synchronize(s)
 	}
-	require.Equal(t, calls, f.simulator().Calls("cuEventCreate"))
+	require.Equal(t, calls, f.calls("cuEventCreate"))
 	func() {
 		_, err := s.Record()
 		require.NoError(t, err)
