@@ -82,8 +82,8 @@ func (g *gpu) inspect() error {
 const computeModeProhibited = 2
 
 // enter makes the context of g current for the calling goroutine, which must call leave afterwards
-// if the error is nil. The first call initialises the context. The error matches ErrClosed or is
-// that of the driver.
+// if the error is nil. The first call initialises the context. The error matches ErrClosed, is a
+// *ContextError, or that of the driver.
 func (g *gpu) enter() error {
 	if err := g.initialise(); err != nil {
 		return err
@@ -104,11 +104,25 @@ func (g *gpu) initialise() error {
 	}
 	c, err := g.driver.PrimaryContextRetain(g.device.Index)
 	if err != nil {
-		return fmt.Errorf("cudaipc: %v cannot be used: %w", g.device, err)
+		return &ContextError{Device: g.device, Err: err}
 	}
 	g.context, g.started = c, true
 	return nil
 }
+
+// ContextError reports that the context of a device cannot be initialised, at the first use of the device
+// and at each later one. It matches device.ErrDevice.
+type ContextError struct {
+	Device device.Device
+	Err    error // that of the driver
+}
+
+func (e *ContextError) Error() string {
+	return fmt.Sprintf("cudaipc: %v cannot be used: %v", e.Device, e.Err)
+}
+
+// Unwrap returns device.ErrDevice and e.Err.
+func (e *ContextError) Unwrap() []error { return []error{device.ErrDevice, e.Err} }
 
 // takeStream returns an unused stream that has no work left, or a new one. The context must be current.
 func (g *gpu) takeStream() (driver.Stream, error) {

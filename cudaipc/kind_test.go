@@ -51,7 +51,13 @@ func TestBadDevice(t *testing.T) {
 	_, err := f.NewStream(f.second())
 	require.ErrorContains(t, err, "cudaipc: cuda:1 cannot be used: driver: cuDevicePrimaryCtxRetain: CUDA_ERROR_DEVICE_UNAVAILABLE")
 	_, err = f.Alloc(f.second(), 1, nil)
-	require.Error(t, err)
+	var failed *ContextError
+	require.ErrorAs(t, err, &failed)
+	require.Equal(t, f.second(), failed.Device)
+	var call *driver.CallError
+	require.ErrorAs(t, err, &call)
+	require.ErrorIs(t, err, device.ErrDevice)
+	require.Contains(t, NewIPC(f.Kind).DeviceDescriptors(), f.second(), "a handshake initialises no context")
 }
 
 // A device whose properties cannot be read or do not suffice is not used.

@@ -151,6 +151,10 @@ func TestBenchDeviceIsMissing(t *testing.T) {
 		require.Empty(t, stdout)
 		require.Equal(t, c.want, stderr)
 	}
+	// The context of the other process's GPU is initialised after the handshake.
+	_, stderr, code := tpipeOnGPUs(t, "bench -count 1 -size 8 -device cuda:0,cuda:1", "CUSIM_BAD_DEVICE=1")
+	require.Equal(t, exitFailed, code)
+	require.Contains(t, stderr, `peer closed the pipe: its reason: "cudaipc: cuda:1 cannot be used: driver: cuDevicePrimaryCtxRetain: CUDA_ERROR_DEVICE_UNAVAILABLE"`)
 }
 
 // A program without a driver, or built without CUDA, starts, and its commands for GPUs fail with the reason.
