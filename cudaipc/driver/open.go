@@ -5,6 +5,7 @@ package driver
 import (
 	"errors"
 	"fmt"
+	"runtime"
 	"sync"
 
 	"github.com/ebitengine/purego"
@@ -22,6 +23,8 @@ func Open(library string) (Driver, error) {
 	if library == "" {
 		library = defaultLibrary
 	}
+	runtime.LockOSThread() // on which the reason of an error is found
+	defer runtime.UnlockOSThread()
 	handle, err := purego.Dlopen(library, purego.RTLD_NOW|purego.RTLD_LOCAL)
 	if err != nil {
 		return nil, &NotViableError{Reason: "the driver's library cannot be loaded", Err: err}
