@@ -1,5 +1,5 @@
-/* Copies and fills. With CUSIM_DELAY_US each is late on both sides: it reads the first half of its
-   source at its beginning and the second half at its end, and its destination has other bytes in
+/* Copies and fills. With CUSIM_DELAY_US each is late on both sides: it reads its source at its beginning
+   and at its end, writes other bytes if the source has changed, and its destination has other bytes in
    between. Hence work that does not wait for a copy, or a copy that does not wait for other work,
    gives wrong bytes whichever side is early. */
 #include <stdlib.h>
@@ -22,13 +22,12 @@ static void run_copy(struct op *op)
         return;
     }
     bool overlap = c->to < c->from + c->bytes && c->from < c->to + c->bytes;
-    size_t early = overlap ? c->bytes : c->bytes / 2;
-    char *staged = must_alloc_staging(early);
-    memcpy(staged, c->from, early);
+    char *staged = must_alloc_staging(c->bytes);
+    memcpy(staged, c->from, c->bytes);
     memset(c->to, POISON, c->bytes);
     pause_late(op);
-    memcpy(c->to, staged, early);
-    memcpy(c->to + early, c->from + early, c->bytes - early);
+    if (overlap || memcmp(staged, c->from, c->bytes) == 0)
+        memcpy(c->to, staged, c->bytes);
     free(staged);
 }
 

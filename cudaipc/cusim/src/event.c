@@ -228,8 +228,7 @@ static CUresult record(CUevent event, CUstream stream)
         return CUDA_ERROR_INVALID_HANDLE;
     if (e->context != s->context)
         return misuse(CUDA_ERROR_INVALID_HANDLE, "the event and the stream are of different contexts");
-    if (call_is_dropped(CALL_RECORD, s->counter))
-        return CUDA_SUCCESS;
+    bool dropped = call_is_dropped(CALL_RECORD, s->counter);
     struct event_slot *slot = slot_of(e->state, atomic_load(&e->state->recorded) + 1);
     if (!is_done(e->state, atomic_load(&slot->number))) {
         fprintf(stderr, "cusim: more than %d records of an event are not done\n", EVENT_SLOTS);
@@ -240,7 +239,10 @@ static CUresult record(CUevent event, CUstream stream)
     identity_set_self(&slot->recorder);
     atomic_store(&slot->number, number);
     e->recorder = s->counter;
-    enqueue(s, e, number, run_record);
+    if (dropped) /* an earlier record would hide that */
+        complete(slot, number);
+    else
+        enqueue(s, e, number, run_record);
     return CUDA_SUCCESS;
 }
 

@@ -17,7 +17,7 @@
 enum {
     MAX_DEVICES = 16,
     PAGE = 4096,
-    POISON = 0xa5,
+    POISON = 0xd7,
 };
 
 extern pthread_mutex_t sim_mutex;

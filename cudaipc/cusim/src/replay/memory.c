@@ -39,7 +39,7 @@ void scenario_memory(void)
     OK(cuMemGetInfo_v2(&free_before, &total));
     CUdeviceptr p = new_memory(4 * WORDS);
     EXPECT(!can_read(p));
-    EXPECT(count_wrong(p, WORDS, 0xa5a5a5a5) == 0); /* poisoned */
+    EXPECT(count_wrong(p, WORDS, 0xd7d7d7d7) == 0); /* poisoned */
     OK(cuMemsetD32_v2(p, 7, WORDS));
     EXPECT(count_wrong(p, WORDS, 7) == 0);
     OK(cuMemGetInfo_v2(&free_after, &total));
@@ -215,7 +215,7 @@ void scenario_host(void)
     uint32_t *pinned = new_host(WORDS);
     uint32_t *pageable = malloc(4 * WORDS);
     EXPECT(pageable != NULL);
-    EXPECT(pinned[0] == 0xa5a5a5a5);
+    EXPECT(pinned[0] == 0xd7d7d7d7);
     uint64_t blocking = cusim_blocking();
     OK(cuMemsetD32Async(p, 3, WORDS, s));
     OK(cuMemcpyAsync((uintptr_t)pinned, p, 4 * WORDS, s));
