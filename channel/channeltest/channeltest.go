@@ -68,11 +68,23 @@ type Backend struct {
 	// cannot verify such a frame.
 	TrustsCompletions bool
 
+	// Strict makes the tests see wrong bytes if one call of a device's driver is
+	// missing. It is nil by default, because it takes time.
+	Strict *Strict
+
 	// Timeout is the time limit of each test; zero stands for one minute.
 	Timeout time.Duration
 
 	native     bool // run in the native dialect
 	oneSession bool // with native: host memory moves over a stream of the session
+}
+
+// Strict makes tests copy only from and to memory of AllocHost of a kind that has this method, and use the
+// memory of transfers on its stream before and after them.
+type Strict struct {
+	// LateSource and LateTarget are how often memory of a Send and of a Recv is
+	// overwritten before it.
+	LateSource, LateTarget int
 }
 
 // inNative returns a copy of b that makes tests run in the native dialect. SkipsAborted is true in

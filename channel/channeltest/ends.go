@@ -22,6 +22,7 @@ type end struct {
 	role   channel.Role
 	ch     channel.Channel
 	broken chan error // the first error given to Link.Broken
+	b      Backend
 
 	mu        sync.Mutex
 	sends     uint64 // next id
@@ -41,6 +42,7 @@ type transfer struct {
 	end    *end
 	what   string
 	id     uint64
+	buf    device.Buffer
 	calls  int // of done, guarded by end.mu
 	result chan error
 }
@@ -64,7 +66,7 @@ func openOn(t *testing.T, b Backend, near, far linkParts) (connect, listen *end)
 
 func openEnd(t *testing.T, b Backend, role channel.Role, w linkParts) *end {
 	t.Helper()
-	e := &end{t: t, role: role, broken: make(chan error, 1), aborted: make(map[uint64]bool)}
+	e := &end{t: t, role: role, broken: make(chan error, 1), aborted: make(map[uint64]bool), b: b}
 	link := channel.Link{
 		Native: b.native,
 		Conns:  w.conns,
@@ -147,9 +149,15 @@ func (e *end) recvAs(id uint64, dst device.Buffer) *transfer { return e.begin("r
 // begin calls Send of the channel with id and b if what equals "send", and otherwise Recv, and
 // returns the transfer. If the peer has already aborted that id, begin aborts the transfer at once.
 func (e *end) begin(what string, id uint64, b device.Buffer) *transfer {
+	if p, ok := e.allocatorOf(b); ok && what == "recv" && p.strict != nil {
+		for range p.strict.LateTarget {
+			p.poison(b)
+		}
+	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	tr := e.track(what, id)
+	tr.buf = b
 	if what == "send" {
 		e.ch.Send(id, b, tr.done)
 	} else {
@@ -212,7 +220,9 @@ func (e *end) close(cause error) {
 
 func (tr *transfer) String() string { return fmt.Sprintf("%v: %s %d", tr.end.role, tr.what, tr.id) }
 
+// done is the function of the transfer.
 func (tr *transfer) done(err error) {
+	tr.use(err)
 	tr.end.mu.Lock()
 	defer tr.end.mu.Unlock()
 	tr.calls++
@@ -228,6 +238,40 @@ func (tr *transfer) done(err error) {
 func (tr *transfer) wait() error {
 	tr.end.t.Helper()
 	return testwait.Finish(tr.end.t, tr.result)
+}
+
+// allocatorOf returns an allocator for copies with b. It returns false if b has no stream or is large.
+func (e *end) allocatorOf(b device.Buffer) (p allocator, ok bool) {
+	s := b.Stream()
+	if s == nil || b.Len() == 0 || b.Len() > mostPageLocked {
+		return p, false
+	}
+	p = allocator{t: e.t, device: b.Device(), strict: e.b.Strict}
+	for _, k := range e.b.Kinds {
+		if k.Name() == s.Device().Kind {
+			p.kind = k
+		}
+	}
+	if b.IsHost() {
+		p.streams, p.streamDevice = p.kind, s.Device()
+	}
+	return p, true
+}
+
+// use uses memory that has a stream as an application may when its transfer is done: that of a
+// Send is overwritten, and, if tests are strict, that of a Recv is read and written again.
+func (tr *transfer) use(err error) {
+	p, ok := tr.end.allocatorOf(tr.buf)
+	switch {
+	case !ok:
+	case tr.what == "send":
+		p.poison(tr.buf)
+	case err == nil:
+		if between, ok := p.pageLocked(tr.buf.Len(), tr.buf.Stream()); ok {
+			p.copy(between, tr.buf)
+			p.copy(tr.buf, between)
+		}
+	}
 }
 
 func (tr *transfer) wantOK() {

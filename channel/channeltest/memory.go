@@ -19,6 +19,8 @@ type allocator struct {
 	kind   device.Kind
 	device device.Device
 
+	strict *Strict // of the Backend
+
 	// For host memory that is valid on a stream of another device: the kind and
 	// the device of that stream.
 	streams      device.Kind
@@ -41,7 +43,7 @@ func allocators(t *testing.T, b Backend) []allocator {
 	for _, k := range append([]device.Kind{device.NewCPU()}, b.Kinds...) {
 		for _, d := range k.Devices() {
 			if _, served := descriptors[d]; served {
-				out = append(out, allocator{t: t, kind: k, device: d})
+				out = append(out, allocator{t: t, kind: k, device: d, strict: b.Strict})
 			}
 		}
 	}
@@ -65,6 +67,26 @@ func (p allocator) alloc(n int) device.Buffer {
 // memory is valid on a stream.
 type hostAllocator interface {
 	AllocHost(size int, stream device.Stream) (device.Buffer, error)
+}
+
+// mostPageLocked bounds the page-locked memory of a copy.
+const mostPageLocked = 16 << 20
+
+// pageLocked returns n bytes of host memory valid on s if the tests are to use such memory for their
+// copies. The caller keeps it reachable while it uses the bytes.
+func (p allocator) pageLocked(n int, s device.Stream) (b device.Buffer, ok bool) {
+	p.t.Helper()
+	k := p.streams
+	if k == nil {
+		k = p.kind
+	}
+	if h, has := k.(hostAllocator); has && p.strict != nil && s != nil && n > 0 && n <= mostPageLocked {
+		var err error
+		b, err = h.AllocHost(n, s)
+		require.NoError(p.t, err)
+		return b, true
+	}
+	return b, false
 }
 
 // hostMemory returns n bytes of host memory valid on s, a stream of p.streams. Copies between it and
@@ -105,14 +127,31 @@ func (p allocator) allocWith(data []byte) device.Buffer {
 // must not change data later, since the stream may read it later.
 func (p allocator) write(b device.Buffer, data []byte) {
 	p.t.Helper()
-	p.copy(b, device.Bytes(data))
+	if p.strict != nil && b.Stream() != nil && len(data) <= mostPageLocked {
+		for range p.strict.LateSource {
+			p.poison(b)
+		}
+	}
+	p.writeOnce(b, data)
+}
+
+func (p allocator) writeOnce(b device.Buffer, data []byte) {
+	p.t.Helper()
+	host, locked := p.pageLocked(len(data), b.Stream())
+	if locked {
+		slice, _ := host.Contiguous()
+		copy(slice, data)
+	} else {
+		host = device.Bytes(data)
+	}
+	p.copy(b, host)
 }
 
 // poison overwrites b, on b's stream if it has one, with a byte that tensors of tests do not
 // contain.
 func (p allocator) poison(b device.Buffer) {
 	p.t.Helper()
-	p.write(b, poisonBytes.bytes(b.Len()))
+	p.writeOnce(b, poisonBytes.bytes(b.Len()))
 }
 
 // read waits for the work on b's stream and returns a copy of the contents of b.
@@ -129,6 +168,14 @@ func (p allocator) read(b device.Buffer) []byte {
 // what names the contents in the message.
 func (p allocator) want(data []byte, b device.Buffer, what string) {
 	p.t.Helper()
+	if locked, ok := p.pageLocked(b.Len(), b.Stream()); ok {
+		p.copy(locked, b)
+		require.NoError(p.t, b.Stream().Synchronize(p.t.Context()))
+		seen, _ := locked.Contiguous()
+		wantBytes(p.t, data, seen, what)
+		runtime.KeepAlive(locked)
+		return
+	}
 	seen := getBuffer(b.Len())
 	p.copy(device.Bytes(*seen), b)
 	if s := b.Stream(); s != nil {
@@ -143,8 +190,13 @@ func (p allocator) want(data []byte, b device.Buffer, what string) {
 // valid at once.
 func (p allocator) snapshot(b device.Buffer) []byte {
 	p.t.Helper()
-	data := make([]byte, b.Len())
-	p.copy(device.Bytes(data), b)
+	host, ok := p.pageLocked(b.Len(), b.Stream())
+	if !ok {
+		host = device.Bytes(make([]byte, b.Len()))
+	}
+	p.t.Cleanup(func() { runtime.KeepAlive(host) })
+	p.copy(host, b)
+	data, _ := host.Contiguous()
 	return data
 }
 

@@ -95,6 +95,7 @@ func senderWaitsForItsStream(t *testing.T, s *streamTest) {
 func receiverWaitsForItsStream(t *testing.T, s *streamTest) {
 	before, sent := random(1000, 1), random(1000, 2)
 	dst := s.allocWith(before)
+	s.want(before, dst, "early contents")
 	release := s.hold(dst)
 	seen := s.snapshot(dst)
 	recv := s.listen.recv(dst)
@@ -181,7 +182,7 @@ func offsetWithinAnAllocation(t *testing.T, s *streamTest) {
 	wantBytes(t, data[off:off+n], got[2*off:2*off+n], "tensor")
 	for i, c := range got {
 		inside := i >= 2*off && i < 2*off+n
-		require.True(t, inside || c == poisonByte, "byte %d outside of the tensor", i)
+		require.True(t, inside || c == poisonByte, "wrong bytes: %d outside of the tensor", i)
 	}
 }
 
