@@ -1,0 +1,171 @@
+// Package drops proves that tests on the simulated CUDA driver need each record and wait of an event: it
+// runs a test once for each of these calls, without that call, and the test must then see wrong bytes.
+//
+//	func TestDrops(t *testing.T) {
+//		drops.Suite{Tests: "^TestParity$", Sample: []string{"TestParity/one"}}.Prove(t)
+//	}
+//
+// Each run is a process of its own, which executes the test binary again for one scenario. By default a
+// few calls of the scenarios in Suite.Sample are dropped. With TENSORPIPE_DROPS=all at most [Most] calls of
+// each scenario are, which takes long:
+//
+//	TENSORPIPE_DROPS=all go test -timeout 2h -v -run TestDrops ./cudaipc/... ./agent
+package drops
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/race"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/short"
+)
+
+// WrongBytes is in the output of a test that has found other bytes than it wants.
+const WrongBytes = "wrong bytes"
+
+// Most is how many calls of a scenario are dropped with TENSORPIPE_DROPS=all, at most. They are spread evenly
+// over all its calls.
+const Most = 8
+
+// allVar is the environment variable that, set to "all", selects all scenarios.
+const allVar = "TENSORPIPE_DROPS"
+
+// Suite is tests of the package that calls Prove.
+type Suite struct {
+	// Tests is a pattern for the option -test.run. The scenarios are the tests and subtests of them
+	// that have no subtests.
+	Tests string
+
+	// Skip reports whether a scenario, given by its name, is omitted. It may be nil.
+	Skip func(scenario string) bool
+
+	// Sample has the names of the scenarios that are run by default, and Calls how many calls of each are
+	// dropped, at most. Prove skips the test by default if Sample is nil.
+	Sample []string
+	Calls  int
+
+	// Redundant returns the reason why the bytes are right without the call, a line of the trace, or "" if
+	// there is none. It may be nil.
+	Redundant func(scenario, call string) (reason string)
+}
+
+// Count counts calls that were dropped, by the outcome.
+type Count struct {
+	Scenarios, Calls int // of the scenarios, whether dropped or not
+	Tried            int
+	Caught           int // wrong bytes
+	Otherwise        int // another failure
+	Redundant        int // right bytes
+	Unexplained      int // of Redundant, without a reason
+	NotMade          int // that a run did not make; not in Tried
+}
+
+func (c *Count) add(more Count) {
+	c.Scenarios += more.Scenarios
+	c.Calls += more.Calls
+	c.Tried += more.Tried
+	c.Caught += more.Caught
+	c.Otherwise += more.Otherwise
+	c.Redundant += more.Redundant
+	c.Unexplained += more.Unexplained
+	c.NotMade += more.NotMade
+}
+
+// String returns the numbers as a line.
+func (c Count) String() string {
+	return fmt.Sprintf("%d scenarios, %d calls, tried %d, caught %d, otherwise %d, redundant %d (%d without a reason), not made %d",
+		c.Scenarios, c.Calls, c.Tried, c.Caught, c.Otherwise, c.Redundant, c.Unexplained, c.NotMade)
+}
+
+// Prove drops calls of the scenarios of s, and logs the numbers. It fails t if a scenario fails without a
+// drop, if a call is redundant without a reason, or if a tenth of the calls is redundant.
+func (s Suite) Prove(t *testing.T) {
+	short.Skip(t, "runs tests many times, each without one call")
+	var total Count
+	names, most := s.Sample, race.Pick(s.Calls, s.Calls/4+1)
+	switch {
+	case os.Getenv(allVar) == "all":
+		names, most = s.scenarios(t), max(Most, s.Calls)
+	case len(names) == 0:
+		t.Skip("left out without " + allVar + "=all")
+	}
+	for _, name := range names {
+		total.add(s.prove(t, name, most))
+	}
+	t.Logf("all: %v", total)
+	if total.Unexplained > 0 {
+		t.Error("the bytes are right without some calls")
+	}
+	if 10*total.Redundant > total.Tried || total.Tried == 0 {
+		t.Error("a tenth of the calls is redundant")
+	}
+}
+
+// scenarios returns the names of all scenarios of s.
+func (s Suite) scenarios(t *testing.T) (names []string) {
+	t.Helper()
+	r := begin(t, s.Tests, map[string]string{"CUSIM_TRACE": ""})()
+	if r.failed {
+		t.Fatal("the tests fail:", tail(r.output))
+	}
+	for _, line := range strings.Split(r.output, "\n") {
+		name, ok := strings.CutPrefix(strings.TrimSpace(line), "--- PASS: ")
+		if !ok {
+			continue
+		}
+		name, _, _ = strings.Cut(name, " ")
+		if s.Skip == nil || !s.Skip(name) {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return slices.DeleteFunc(names, func(name string) bool {
+		return slices.ContainsFunc(names, func(other string) bool { return strings.HasPrefix(other, name+"/") })
+	})
+}
+
+// prove drops at most most calls of a scenario.
+func (s Suite) prove(t *testing.T, name string, most int) (c Count) {
+	t.Helper()
+	calls, equal := traced(t, name)
+	if len(calls) == 0 {
+		return c
+	}
+	c.Scenarios, c.Calls = 1, len(calls)
+	chosen := spread(calls, most)
+	left := chosen
+	for try := range delays {
+		left = c.drop(t, name, left, try)
+	}
+	for _, call := range left {
+		reason := ""
+		if s.Redundant != nil {
+			reason = s.Redundant(name, call)
+		}
+		if c.Redundant++; reason == "" {
+			c.Unexplained++
+			t.Logf("%s: right bytes without %q", name, call)
+		}
+	}
+	c.Tried = c.Caught + c.Otherwise + c.Redundant
+	note := ""
+	if !equal {
+		note = ", only those of two runs"
+	}
+	t.Logf("%s: %v%s", name, c, note)
+	return c
+}
+
+// spread returns n of calls, or all if there are not more, evenly spread.
+func spread(calls []string, n int) (out []string) {
+	if len(calls) <= n {
+		return calls
+	}
+	for i := range n {
+		out = append(out, calls[i*len(calls)/n])
+	}
+	return out
+}

@@ -1,0 +1,54 @@
+package drops
+
+import (
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/leakcheck"
+)
+
+func TestMain(m *testing.M) { leakcheck.Main(m) }
+
+// made are the calls of TestScenario. Without the first one it sees wrong bytes, without the second one it
+// fails otherwise, and without the others it passes.
+var made = []string{"main wait s1 1", "main wait s1 2", "main record s1 1", "main record s2 1"}
+
+// TestScenario stands for a test on the simulated driver: it appends its calls to a trace.
+func TestScenario(t *testing.T) {
+	if !Running() {
+		t.Skip("it is a scenario of the other tests")
+	}
+	t.Run("part", func(t *testing.T) {
+		require.NoError(t, os.WriteFile(os.Getenv("CUSIM_TRACE"), []byte(strings.Join(made, "\n")+"\n"), 0o600))
+		switch os.Getenv("CUSIM_DROP") {
+		case made[0]:
+			t.Fatal(WrongBytes)
+		case made[1]:
+			t.Fatal("another failure")
+		}
+	})
+}
+
+func TestProve(t *testing.T) {
+	s := Suite{Redundant: func(scenario, call string) string {
+		require.Equal(t, "TestScenario/part", scenario)
+		if call == made[2] {
+			return "a reason"
+		}
+		return ""
+	}}
+	require.Equal(t, Count{Scenarios: 1, Calls: 4, Tried: 4, Caught: 1, Otherwise: 1, Redundant: 2, Unexplained: 1}, s.prove(t, "TestScenario/part", 9))
+
+	var c Count
+	require.Empty(t, c.drop(t, "TestScenario/part", []string{"main wait s9 1"}, 0))
+	require.Equal(t, Count{NotMade: 1}, c)
+}
+
+func TestSpread(t *testing.T) {
+	calls := strings.Fields("a b c d e f g")
+	require.Equal(t, calls, spread(calls, 7))
+	require.Equal(t, []string{"a", "c", "e"}, spread(calls, 3))
+}
