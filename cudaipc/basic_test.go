@@ -57,10 +57,10 @@ func TestParityOfChannels(t *testing.T) {
 					run = channeltest.RunNative
 				}
 				run(t, channeltest.Backend{
-					Name:              strings.TrimSuffix(c.name, overXTH),
-					New:               func(*testing.T) channel.Factory { return c.factory(f.Kind) },
-					Connect:           channeltest.Over(tr.mk(), tr.addr),
-					Kinds:             []device.Kind{f.Kind},
+					Name:    strings.TrimSuffix(c.name, overXTH),
+					New:     func(*testing.T) channel.Factory { return c.factory(f.Kind) },
+					Connect: channeltest.Over(tr.mk(), tr.addr),
+					Kinds:   f.kinds(), Strict: f.strict(),
 					Hold:              f.holder(),
 					SkipsAborted:      !c.host,
 					TrustsCompletions: c.host,

@@ -26,7 +26,8 @@ func (f *fixture) ipcBackend(connect channeltest.Connect) channeltest.Backend {
 		Name:              IPCName,
 		New:               func(*testing.T) channel.Factory { return ownIPC{NewIPC(f.Kind)} },
 		Connect:           connect,
-		Kinds:             []device.Kind{f.Kind},
+		Kinds:             f.kinds(),
+		Strict:            f.strict(),
 		Hold:              func(s device.Stream) func() { return f.hold(s.(*Stream)) },
 		TrustsCompletions: true,
 	}
