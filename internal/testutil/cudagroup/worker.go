@@ -18,6 +18,7 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/cudaipc/cusim"
 	"github.com/tensorpipe-go/tensorpipe/cudaipc/driver"
 	"github.com/tensorpipe-go/tensorpipe/device"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/drops"
 	"github.com/tensorpipe-go/tensorpipe/internal/testutil/procgroup"
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 	"github.com/tensorpipe-go/tensorpipe/tensor/ops"
@@ -55,8 +56,13 @@ func newWorker(m *procgroup.Member, lib string) (*Worker, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := control.Set("CUSIM_DELAY_US", delay); err != nil {
+	if err := control.Set("CUSIM_PROCESS", m.Name()); err != nil {
 		return nil, err
+	}
+	if !drops.Running() {
+		if err := control.Set("CUSIM_DELAY_US", delay); err != nil {
+			return nil, err
+		}
 	}
 	d, err := driver.Open(lib)
 	if err != nil {
@@ -152,9 +158,9 @@ func (w *Worker) connected(i agent.PeerConnectedInfo) {
 // newContext returns a context with the channels of PyTorch, and their priorities.
 func (w *Worker) newContext(o pipe.Options) (*pipe.Context, error) {
 	o.Channels = append(tensorpipe.DefaultProfile().Channels,
-		pipe.ChannelEntry{Name: XTHName, Priority: 400, Factory: xth.ForKind(XTHName, w.Kind)},
-		pipe.ChannelEntry{Name: cudaipc.IPCName, Priority: 300, Factory: cudaipc.NewIPC(w.Kind)},
-		pipe.ChannelEntry{Name: cudaipc.BasicName, Priority: 0, Factory: cudaipc.NewBasic(w.Kind, basic.New())},
+		pipe.ChannelEntry{Name: XTHName, Priority: 400, Factory: w.strictly(xth.ForKind(XTHName, w.Kind))},
+		pipe.ChannelEntry{Name: cudaipc.IPCName, Priority: 300, Factory: w.strictly(cudaipc.NewIPC(w.Kind))},
+		pipe.ChannelEntry{Name: cudaipc.BasicName, Priority: 0, Factory: w.strictly(cudaipc.NewBasic(w.Kind, basic.New()))},
 	)
 	return tensorpipe.NewContext(o)
 }
