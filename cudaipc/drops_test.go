@@ -51,7 +51,7 @@ var omitted = []string{
 	"Abort/AnyTime", "Close/BothEndsAtOnce", "Close/WhileTransfersBegin", "PeerLoss/AtEveryCall", "Ids/AbortAtEveryStage", "Ids/ConcurrentAborts",
 	// No byte is received.
 	"AbortWhileHeld", "CloseWhileHeld", "/Hostile/", "Close/EndsAllTransfers", "Close/TransfersAfterClose", "PeerLoss/WaitingTransfers",
-	// The host waits for copies of so large memory; so many transfers take very long.
+	// The host waits for copies of this size; thousands of transfers take long.
 	"Transfer/Large", "Transfer/ManyBothWays",
 }
 
@@ -74,7 +74,7 @@ var dropReasons = []struct {
 		"an empty tensor is read",
 	},
 	{
-		regexp.MustCompile(`/channel.SendMultipleTensors@|/(Send|Recv)LongBefore(Send|Recv) `),
+		regexp.MustCompile(`/channel.SendMultipleTensors@|/Transfer/Sizes |/(Send|Recv)LongBefore(Send|Recv) `),
 		"the tensor was written long before it is copied, because others are sent in between",
 	},
 	{
