@@ -79,8 +79,6 @@ func (b *benchmark) checkDevices() error {
 	return cmp.Or(err, kind.Close())
 }
 
-func deviceNames(all []device.Device) string { return (*deviceList)(&all).String() }
-
 // checkDeviceFlags returns a *usageError if -device is used with a flag that means nothing for tensors on
 // GPUs.
 func (b *benchmark) checkDeviceFlags() error {

@@ -97,7 +97,7 @@ func TestBenchTableOnGPUs(t *testing.T) {
 	lines := strings.Split(strings.TrimSpace(stdout), "\n")
 	require.Len(t, lines, 7)
 	require.Equal(t, "transport uv, channel cuda_ipc: not measured: channel cuda_ipc: cudaipc: cuda:0 and cuda:1 cannot access each other's memory: unsupported operation", lines[0])
-	require.Regexp(t, "^transport uv, channel cuda_basic, native dialect, 8 in flight, memory of cuda:0,cuda:1(, congestion control [a-z]+)?$", lines[2])
+	require.Regexp(t, "^transport uv, channel cuda_basic, native dialect, 8 in flight, memory of cuda:0, cuda:1(, congestion control [a-z]+)?$", lines[2])
 	require.Equal(t, strings.Fields("size p50 p90 p99 cold p50 CPU hand-over one way CPU of copy via"), strings.Fields(lines[3]))
 	require.Regexp(t, " - +-$", lines[4], "without a tensor")
 	require.Regexp(t, " - +cuda_basic$", lines[5])
@@ -142,7 +142,7 @@ func TestBenchDeviceIsMissing(t *testing.T) {
 		devices, simulator, want string
 		code                     int
 	}{
-		{"cuda:0,cuda:3", "CUSIM_DEVICES=2", "tpipe bench: -device: there is no cuda:3, only cuda:0,cuda:1\n", exitUsage},
+		{"cuda:0,cuda:3", "CUSIM_DEVICES=2", "tpipe bench: -device: there is no cuda:3, only cuda:0, cuda:1\n", exitUsage},
 		{"cuda:0", "CUSIM_NO_DEVICE=1", "tpipe bench: driver: CUDA is not viable: there is no device: driver: cuInit: CUDA_ERROR_NO_DEVICE\n", exitFailed},
 		{"cuda:1", "CUSIM_BAD_DEVICE=1", "tpipe bench: cudaipc: cuda:1 cannot be used: driver: cuDevicePrimaryCtxRetain: CUDA_ERROR_DEVICE_UNAVAILABLE\n", exitFailed},
 	} {
