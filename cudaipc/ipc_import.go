@@ -58,8 +58,8 @@ func newImportSet(k *Kind) *importSet {
 	}
 }
 
-// with calls f, which may use what memory and event return; close waits for it. The error is that of f,
-// or channel.ErrClosed after close.
+// with calls f, which may use what memory and event return; stop and close wait for it. The error is that of
+// f, or channel.ErrClosed after stop and close.
 func (s *importSet) with(f func() error) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -67,6 +67,13 @@ func (s *importSet) with(f func() error) error {
 		return channel.ErrClosed
 	}
 	return f()
+}
+
+// stop makes later calls of with fail.
+func (s *importSet) stop() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.closed = true
 }
 
 // memory returns the allocation that h names, mapped for use on user, a stream. The context must be

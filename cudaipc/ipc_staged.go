@@ -64,11 +64,18 @@ func newStagedEnd(kind *Kind, link channel.Link, process int) channel.Channel {
 		imports:  newImportSet(kind),
 		outboxes: make(map[*gpu]*outbox), remote: make(map[int32]*wire.CUDAIPCOutbox),
 	}
-	e.lifecycle = transfer.NewLifecycle(func() error { return channel.CloseLink(link) }, link.Broken)
+	e.lifecycle = transfer.NewLifecycle(e.release, link.Broken)
 	e.lifecycle.Go(e.serveSends)
 	e.lifecycle.Go(e.serveRecvs)
 	e.lifecycle.Go(e.serveConfirmations)
 	return e
+}
+
+// release closes the link. The peer then knows that this end makes no more calls with its memory and events,
+// so that release waits for those under way, which do not block.
+func (e *stagedEnd) release() error {
+	e.imports.stop()
+	return channel.CloseLink(e.link)
 }
 
 // gone reports whether the peer makes no more calls with memory and events of this end: it has closed the

@@ -27,6 +27,7 @@ type outbox struct {
 	free   chan int // indices of slots
 
 	readers [slotCount]*stagedEnd // the user of each slot whose peer copied out of it last
+	writers [slotCount]*Stream    // the stream on which this process last copied into each slot
 
 	described bool       // to the peer of the present user
 	last      *stagedEnd // the last user; nil if its peer reads no slot any more
@@ -118,17 +119,24 @@ func (b *outbox) describe() *wire.CUDAIPCOutbox {
 	return d
 }
 
-// exchange enqueues work of the user end with the memory of a slot on s, after the last use of the slot
-// and before the next one. It does not wait for a process that has died, whose last copy never ends.
+// exchange enqueues work of the user end, a copy to the memory of a slot, on s: after the last use of the
+// slot and before the next one. It does not wait for the last copy of a process that has died, which never
+// ends, but for the last copy of this process, which would overwrite the slot.
 func (b *outbox) exchange(end *stagedEnd, index int, s *Stream, work func(driver.Ptr) error) error {
 	if err := b.gpu.enter(); err != nil {
 		return err
 	}
 	defer b.gpu.leave()
-	event, last := b.events[index].handle, b.readers[index]
-	b.readers[index] = end
-	if last != nil && (last == end || !last.dead()) {
-		if err := b.gpu.driver.Wait(s.handle, event); err != nil {
+	event, last, writer := b.events[index].handle, b.readers[index], b.writers[index]
+	b.readers[index], b.writers[index] = end, s
+	if last != nil {
+		var err error
+		if last != end && last.dead() {
+			err = s.WaitFor(writer)
+		} else {
+			err = b.gpu.driver.Wait(s.handle, event)
+		}
+		if err != nil {
 			return err
 		}
 	}
