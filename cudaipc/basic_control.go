@@ -39,8 +39,12 @@ func (f *controlFrames) add(kind byte, id uint64) {
 	*f = append(*f, transport.Frame{text})
 }
 
-// hostID returns the id in the host channel of the chunk number n that the end with the given role
-// sends.
+// firstEmpty is the number from which the host channel's transfers of empty tensors count. Those of
+// chunks count from 0 and do not reach it.
+const firstEmpty uint64 = 1 << 62
+
+// hostID returns the id in the host channel of the transfer number n: a chunk that the end with the
+// given role sends, or an empty tensor of that end.
 func (e *basicEnd) hostID(n uint64, sender channel.Role) uint64 {
 	if !e.link.Native {
 		return n

@@ -56,7 +56,7 @@ type basicEnd struct {
 	arrived  fifo.Queue[*basicChunk] // received in slots
 	draining []*basicChunk           // being copied out of slots
 
-	sentChunks, receivedChunks uint64 // passed to the host channel
+	sentChunks, receivedChunks, empties uint64 // passed to the host channel
 
 	// Native:
 	wanted map[uint64]bool // ids that the peer wants and that are not sent yet
@@ -178,7 +178,8 @@ func (e *basicEnd) begin(op *basicOp) {
 	case e.ending != nil && (e.link.Native || op.send || !e.expectsChunks()):
 		err = e.ending
 	case op.length == 0:
-		e.host.Recv(op.id, device.Bytes(nil), op.done)
+		e.host.Recv(e.hostID(firstEmpty+e.empties, e.role), device.Bytes(nil), op.done)
+		e.empties++
 		return
 	default:
 		err = e.admit(op)

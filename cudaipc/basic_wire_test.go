@@ -1,7 +1,9 @@
 package cudaipc
 
 import (
+	"context"
 	"encoding/binary"
+	"log/slog"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -10,6 +12,7 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/channel/basic"
 	"github.com/tensorpipe-go/tensorpipe/channel/xth"
 	"github.com/tensorpipe-go/tensorpipe/device"
+	"github.com/tensorpipe-go/tensorpipe/internal/bulk"
 	"github.com/tensorpipe-go/tensorpipe/internal/testutil/testwait"
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
@@ -96,6 +99,40 @@ func TestNativeFrames(t *testing.T) {
 	e.Send(9, f.tensor(0, make([]byte, 10)), done) // is not wanted any more
 	e.Recv(10, f.tensor(0, make([]byte, 10)), done)
 	require.Equal(t, nativeFrame(frameWanted, 10)[0], readFrame(t, control))
+}
+
+// Empty tensors complete while the host channel receives chunks whose ids there are those of the empty
+// tensors here.
+func TestEmptyTensorsDuringTransfers(t *testing.T) {
+	f := newFixture(t, Options{})
+	near, far := connectedConns(t, 1)
+	ready := make(chan uint64, 2) // ids of the host channel that it receives
+	host := bulk.New(bulk.Config{
+		Open: func(ctx context.Context) (transport.Stream, error) {
+			<-ctx.Done() // no chunk arrives
+			return nil, ctx.Err()
+		},
+		Ready:  func(_ uint16, id uint64) { ready <- id },
+		Broken: func(error) {},
+	})
+	t.Cleanup(func() { require.NoError(t, host.Close(nil)) })
+	e, err := NewBasic(f.Kind, basic.New()).New(t.Context(), channel.Link{
+		Native: true, Host: host.Lane(1), Conns: near, Peer: "peer", Broken: func(error) {}, Logger: slog.New(slog.DiscardHandler),
+	}, channel.RoleConnect)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, e.Close(nil)) })
+
+	received, completed := make(chan error, 2), make(chan error, 2)
+	for _, id := range []uint64{100, 102} {
+		e.Recv(id, f.tensor(0, make([]byte, 10)), func(err error) { received <- err })
+		require.Equal(t, nativeFrame(frameWanted, id)[0], readFrame(t, far[0]))
+		require.NoError(t, far[0].WriteFrames(nativeFrame(frameStaged, id)))
+	}
+	e.Recv(testwait.Finish(t, ready), device.Bytes(nil), func(err error) { completed <- err })
+	e.Send(testwait.Finish(t, ready), device.Bytes(nil), func(err error) { completed <- err })
+	require.NoError(t, testwait.Finish(t, completed))
+	require.NoError(t, testwait.Finish(t, completed))
+	require.Empty(t, received)
 }
 
 // A peer that breaks the protocol ends the channel, with a typed error.
