@@ -26,7 +26,7 @@ var lifetimes = map[string]struct{ begin, end []string }{
 	"modules":            {[]string{"cuModuleLoadData"}, []string{"cuModuleUnload"}},
 }
 
-// otherFunctions are those of the driver that the scenarios call besides, except cuCtxPopCurrent, whose fault
+// otherFunctions are those of the driver that the scenarios also call, except cuCtxPopCurrent, whose fault
 // has no consequence but those of a context that stays current.
 var otherFunctions = []string{
 	"cuCtxPushCurrent_v2", "cuDeviceCanAccessPeer", "cuDeviceGetAttribute", "cuDeviceGetCount",

@@ -36,8 +36,8 @@ func (f *fixture) stagedEnds(t *testing.T, peer int) (from, to channel.Channel) 
 	return open(near, peer), open(far, os.Getpid())
 }
 
-// A copy to a slot that is still enqueued when the process of the peer has died does not overwrite what the
-// next user of the outbox sends.
+// A copy to a slot that is still enqueued when the process of the peer has died does not overwrite the bytes
+// of the next user of the outbox.
 func TestOutboxOfADeadPeer(t *testing.T) {
 	f := newFixture(t, Options{})
 	f.set("CUSIM_OWN_HANDLES", "1")
