@@ -8,7 +8,7 @@ import (
 )
 
 // TestDropsOfCuda runs the cases of device maps and streams without each record and wait of an event. It is left
-// out by default, because not every redundant call has a reason so far, and because two runs of a case with
+// out by default, because some redundant calls have no reason yet, and because two runs of a case with
 // several workers make different calls.
 func TestDropsOfCuda(t *testing.T) {
 	cusim.Library(t) // skips t if there is none

@@ -26,7 +26,7 @@ type outbox struct {
 	events [slotCount]*sharedEvent
 	free   chan int // indices of slots
 
-	readers [slotCount]*stagedEnd // the user of each slot whose peer copied out of it last
+	readers [slotCount]*stagedEnd // the last user of each slot, whose peer copies out of it
 	writers [slotCount]*Stream    // the stream on which this process last copied into each slot
 
 	described bool       // to the peer of the present user
