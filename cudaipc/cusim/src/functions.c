@@ -54,12 +54,22 @@ static bool map_sizes(const struct kernel_call *c, size_t *bytes)
            array_size(number(c, 2), size, &bytes[0]) && array_size(number(c, 2), size, &bytes[1]);
 }
 
+/* Computes n elements. A size that is known when this is compiled makes it fast. */
+static inline void map_elements(char *to, const char *from, uint64_t n, uint64_t size, double (*f)(double))
+{
+    for (uint64_t i = 0; i < n; i++)
+        store(to, i, size, f(load(from, i, size)));
+}
+
 static void map(const struct kernel_call *c)
 {
     uint64_t n = elements(c, number(c, 2));
     uint64_t size = number(c, 3);
-    for (uint64_t i = 0; i < n; i++)
-        store(c->memory[0], i, size, functions[number(c, 4)](load(c->memory[1], i, size)));
+    double (*f)(double) = functions[number(c, 4)];
+    if (size == sizeof(float))
+        map_elements(c->memory[0], c->memory[1], n, sizeof(float), f);
+    else
+        map_elements(c->memory[0], c->memory[1], n, size, f);
 }
 
 /* relu_backward(dst, x, y, n, size) */
@@ -96,6 +106,21 @@ static bool argmax_sizes(const struct kernel_call *c, size_t *bytes)
            lines_size(number(c, 2), number(c, 4), number(c, 5), number(c, 3), &bytes[1]);
 }
 
+/* Returns the index of the maximum of length elements, of which the first is that with index first. */
+static inline uint64_t line_argmax(const char *from, uint64_t first, uint64_t length, uint64_t step, uint64_t size)
+{
+    uint64_t best = 0;
+    double top = -INFINITY;
+    for (uint64_t k = 0; k < length && !isnan(top); k++) {
+        double value = load(from, first + k * step, size);
+        if (value > top || isnan(value)) {
+            top = value;
+            best = k;
+        }
+    }
+    return best;
+}
+
 static void argmax(const struct kernel_call *c)
 {
     uint64_t n = elements(c, number(c, 2));
@@ -104,15 +129,8 @@ static void argmax(const struct kernel_call *c)
     uint64_t step = number(c, 5);
     for (uint64_t i = 0; i < n; i++) {
         uint64_t first = i / step * step * length + i % step;
-        uint64_t best = 0;
-        double top = -INFINITY;
-        for (uint64_t k = 0; k < length && !isnan(top); k++) {
-            double value = load(c->memory[1], first + k * step, size);
-            if (value > top || isnan(value)) {
-                top = value;
-                best = k;
-            }
-        }
+        uint64_t best = size == sizeof(float) ? line_argmax(c->memory[1], first, length, step, sizeof(float))
+                                              : line_argmax(c->memory[1], first, length, step, size);
         memcpy(c->memory[0] + i * sizeof best, &best, sizeof best);
     }
 }

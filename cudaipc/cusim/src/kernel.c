@@ -80,7 +80,9 @@ static void copy(const struct kernel_call *c)
             rest /= c->dims[d].size;
         }
         uint64_t count = n - i < row->size ? n - i : row->size;
-        if (size == 4)
+        if (row->to == size && row->from == size)
+            memcpy(to, from, count * size);
+        else if (size == 4)
             copy_row(to, from, row, count, 4);
         else
             copy_row(to, from, row, count, size);
@@ -254,6 +256,22 @@ static bool matmul_sizes(const struct kernel_call *c, size_t *bytes, size_t elem
     {                                                                                                        \
         add_rows_##NAME(dst, width, x, y, columns, count);                                                   \
     }                                                                                                        \
+    /* Copies rows of columns elements with these strides, in the order in which they are in memory. */      \
+    static void copy_part_##NAME(TYPE *restrict part, const char *y, uint64_t rows, uint64_t columns,        \
+                                 uint64_t row_stride, uint64_t column_stride)                                \
+    {                                                                                                        \
+        bool by_columns = row_stride < column_stride;                                                        \
+        uint64_t outer = by_columns ? columns : rows;                                                        \
+        uint64_t inner = by_columns ? rows : columns;                                                        \
+        for (uint64_t i = 0; i < outer; i++) {                                                               \
+            for (uint64_t j = 0; j < inner; j++) {                                                           \
+                uint64_t row = by_columns ? j : i;                                                           \
+                uint64_t column = by_columns ? i : j;                                                        \
+                part[row * columns + column] =                                                               \
+                    *(const TYPE *)(const void *)(y + row * row_stride + column * column_stride);            \
+            }                                                                                                \
+        }                                                                                                    \
+    }                                                                                                        \
     static void matmul_##NAME(const struct kernel_call *c)                                                   \
     {                                                                                                        \
         uint64_t rows = c->params[4].number;                                                                 \
@@ -268,11 +286,8 @@ static bool matmul_sizes(const struct kernel_call *c, size_t *bytes, size_t elem
             const char *y = c->memory[2] + matrix * c->params[10].number;                                    \
             for (uint64_t from = 0; from < inner; from += MATMUL_ROWS) {                                     \
                 uint64_t count = inner - from < MATMUL_ROWS ? inner - from : MATMUL_ROWS;                    \
-                for (uint64_t k = 0; k < count; k++) {                                                       \
-                    for (uint64_t i = 0; i < columns; i++)                                                   \
-                        part[k * columns + i] = *(const TYPE *)(const void *)(                               \
-                            y + (from + k) * c->params[11].number + i * c->params[12].number);               \
-                }                                                                                            \
+                copy_part_##NAME(part, y + from * c->params[11].number, count, columns, c->params[11].number, \
+                                 c->params[12].number);                                                      \
                 for (uint64_t row = 0; row < rows && first + row * columns < n; row++) {                     \
                     TYPE factors[MATMUL_ROWS];                                                               \
                     uint64_t at = first + row * columns;                                                     \
