@@ -3,6 +3,7 @@ package rref_test
 import (
 	"context"
 	"errors"
+	"math"
 	"math/rand/v2"
 
 	"github.com/stretchr/testify/require"
@@ -15,25 +16,28 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/tensor/ops"
 )
 
-// The sizes of PyTorch's images: a batch of them has one channel, and square images.
-const (
-	images    = 200
-	imageSize = 28
-)
+// imageSize is the side of the images of PyTorch's tests, which have one channel.
+const imageSize = 28
 
-// convNet is the model of PyTorch's tests of synchronization: a convolution of 3x3 pixels to 4 channels, and a linear
-// layer to 10 numbers, on one GPU. The further layers of PyTorch's model would take the simulated devices seconds.
-type convNet struct {
-	worker *cudagroup.Worker
-	on     device.Device
-	kernel *tensor.Tensor // [9, channels]
-	linear *tensor.Tensor // [channels of all pixels, 10]
+// batch returns the number of images of iteration i. All batches of PyTorch's tests have 200. Those after the first are
+// smaller here, because the model takes the simulated devices 0.3 s for 200.
+func batch(i int) int {
+	if i == 0 {
+		return 200
+	}
+	return 50
 }
 
-const (
-	netChannels = 4
-	netSide     = imageSize - 2 // of the images after the convolution
-)
+// convNet is the model of PyTorch's tests of synchronization, on one GPU. There are no kernels for convolutions and
+// pooling, so they are composed of others; see conv2d and maxPool2d.
+type convNet struct {
+	worker                         *cudagroup.Worker
+	on                             device.Device
+	conv1, conv2, linear1, linear2 layer
+}
+
+// layer has the parameters of a module.
+type layer struct{ weight, bias *tensor.Tensor }
 
 // netInput are the input of a convNet, or a reference to it.
 type netInput struct {
@@ -47,8 +51,9 @@ var (
 	rrefRelay  = agent.NewFunc[*rref.Ref[*tensor.Tensor], *tensor.Tensor]("_rref_relay")
 )
 
-// random returns a tensor of random numbers on d, the same for each seed, valid on the current stream of ctx.
-func random(ctx context.Context, w *cudagroup.Worker, seed uint64, d device.Device, shape ...int) (*tensor.Tensor, error) {
+// random returns a tensor on d, valid on the current stream of ctx, of numbers that next takes from a source which is
+// the same for each seed.
+func random(ctx context.Context, w *cudagroup.Worker, seed uint64, next func(*rand.Rand) float32, d device.Device, shape ...int) (*tensor.Tensor, error) {
 	x, err := tensor.Zeros(tensor.F32, shape...)
 	if err != nil {
 		return nil, err
@@ -59,15 +64,94 @@ func random(ctx context.Context, w *cudagroup.Worker, seed uint64, d device.Devi
 	}
 	source := rand.New(rand.NewPCG(seed, 0))
 	for i := range data {
-		data[i] = float32(source.NormFloat64())
+		data[i] = next(source)
 	}
 	return w.Engine.To(ctx, x, d)
 }
 
+// normal returns a number of the standard normal distribution.
+func normal(r *rand.Rand) float32 { return float32(r.NormFloat64()) }
+
+// newLayer returns the parameters that PyTorch gives a module: uniform random numbers whose bound depends on the number
+// of inputs of each output, which is the product of shape without its first number.
+func newLayer(ctx context.Context, w *cudagroup.Worker, seed uint64, d device.Device, shape ...int) (layer, error) {
+	inputs := 1
+	for _, n := range shape[1:] {
+		inputs *= n
+	}
+	bound := float32(1 / math.Sqrt(float64(inputs)))
+	next := func(r *rand.Rand) float32 { return bound * (2*r.Float32() - 1) }
+	weight, err := random(ctx, w, 2*seed, next, d, shape...)
+	bias, biasErr := random(ctx, w, 2*seed+1, next, d, shape[0])
+	return layer{weight, bias}, errors.Join(err, biasErr)
+}
+
 func makeConvNet(ctx context.Context, w *cudagroup.Worker, on device.Device) (*convNet, error) {
-	kernel, err := random(ctx, w, 1, on, 9, netChannels)
-	linear, linearErr := random(ctx, w, 2, on, netChannels*netSide*netSide, 10)
-	return &convNet{w, on, kernel, linear}, errors.Join(err, linearErr)
+	conv1, err1 := newLayer(ctx, w, 1, on, 16, 1, 3, 3)
+	conv2, err2 := newLayer(ctx, w, 2, on, 32, 16, 3, 3)
+	linear1, err3 := newLayer(ctx, w, 3, on, 128, 4608)
+	linear2, err4 := newLayer(ctx, w, 4, on, 10, 128)
+	return &convNet{w, on, conv1, conv2, linear1, linear2}, errors.Join(err1, err2, err3, err4)
+}
+
+// conv2d is a convolution with stride 1 and without padding: a product of the weight, of shape [out, in, height, width],
+// and the parts of the images x, of shape [images, in, height, width], to which each result belongs. x must be
+// contiguous.
+func conv2d(ctx context.Context, e *ops.Engine, x *tensor.Tensor, l layer) (*tensor.Tensor, error) {
+	n, in, height, width := x.Shape()[0], x.Shape()[1], x.Shape()[2], x.Shape()[3]
+	out, kernel := l.weight.Shape()[0], l.weight.Shape()[2:]
+	rows, columns := height-kernel[0]+1, width-kernel[1]+1
+	parts, err := tensor.Strided(x.Storage(), x.DType(), []int{n, in, kernel[0], kernel[1], rows, columns},
+		[]int{in * height * width, height * width, width, 1, width, 1}, x.Offset())
+	if err != nil {
+		return nil, err
+	}
+	inputs := in * kernel[0] * kernel[1]
+	if parts, err = e.Reshape(ctx, parts, n, inputs, rows*columns); err != nil { // a copy
+		return nil, err
+	}
+	defer parts.Release()
+	weight, err := e.View(ctx, l.weight, out, inputs)
+	if err != nil {
+		return nil, err
+	}
+	y, err := e.MatMul(ctx, weight, parts)
+	if err != nil {
+		return nil, err
+	}
+	bias, err := e.View(ctx, l.bias, out, 1)
+	if err != nil {
+		return nil, err
+	}
+	if err := e.AddInPlace(ctx, y, bias, ops.Int(1)); err != nil {
+		return nil, err
+	}
+	return e.View(ctx, y, n, out, rows, columns)
+}
+
+// maxPool2d returns the maxima of the squares of 2x2 pixels of the images x, whose sides must be even: those of pairs of
+// rows, and of these those of pairs of pixels.
+func maxPool2d(ctx context.Context, e *ops.Engine, x *tensor.Tensor) (*tensor.Tensor, error) {
+	n, channels, height, width := x.Shape()[0], x.Shape()[1], x.Shape()[2], x.Shape()[3]
+	rows, err := e.View(ctx, x, n*channels*height/2, 2, width)
+	if err != nil {
+		return nil, err
+	}
+	high, which, err := e.MaxDim(ctx, rows, 1, false)
+	if err != nil {
+		return nil, err
+	}
+	defer high.Release()
+	which.Release()
+	if high, err = e.View(ctx, high, n, channels, height/2, width/2, 2); err != nil {
+		return nil, err
+	}
+	maxima, which, err := e.MaxDim(ctx, high, 4, false)
+	if err != nil {
+		return nil, err
+	}
+	which.Release()
+	return maxima, nil
 }
 
 // forward computes the model for the input on the current stream of ctx, after a long kernel.
@@ -89,29 +173,38 @@ func (m *convNet) forward(ctx context.Context, args netInput) (*tensor.Tensor, e
 	if err := m.worker.Sleep(ctx, m.on); err != nil {
 		return nil, err
 	}
-	const n = imageSize
+	if x, err = m.net(ctx, x); err != nil {
+		return nil, err
+	}
+	return cudagroup.WithoutStream(x)
+}
+
+// net computes the layers one after the other, and releases their inputs but x, as PyTorch does.
+func (m *convNet) net(ctx context.Context, x *tensor.Tensor) (*tensor.Tensor, error) {
 	e := m.worker.Engine
-	patches, err := tensor.Strided(x.Storage(), tensor.F32, []int{images, netSide, netSide, 3, 3}, []int{n * n, n, 1, n, 1}, x.Offset())
-	if err != nil {
-		return nil, err
+	relu := func(x *tensor.Tensor) (*tensor.Tensor, error) { return e.Relu(ctx, x) }
+	conv := func(l layer) func(*tensor.Tensor) (*tensor.Tensor, error) {
+		return func(x *tensor.Tensor) (*tensor.Tensor, error) { return conv2d(ctx, e, x, l) }
 	}
-	rows, err := e.Reshape(ctx, patches, images*netSide*netSide, 9)
-	if err != nil {
-		return nil, err
+	linear := func(l layer) func(*tensor.Tensor) (*tensor.Tensor, error) {
+		return func(x *tensor.Tensor) (*tensor.Tensor, error) { return e.Linear(ctx, x, l.weight, l.bias) }
 	}
-	hidden, err := e.MatMul(ctx, rows, m.kernel)
-	if err != nil {
-		return nil, err
+	pool := func(x *tensor.Tensor) (*tensor.Tensor, error) { return maxPool2d(ctx, e, x) }
+	y := x
+	flatten := func(x *tensor.Tensor) (*tensor.Tensor, error) { return e.View(ctx, x, x.Shape()[0], 4608) }
+	for _, module := range []func(*tensor.Tensor) (*tensor.Tensor, error){
+		conv(m.conv1), relu, conv(m.conv2), relu, pool, flatten, linear(m.linear1), relu, linear(m.linear2),
+	} {
+		next, err := module(y)
+		if err != nil {
+			return nil, err
+		}
+		if s := y.Storage(); s != x.Storage() && s != next.Storage() {
+			s.Release()
+		}
+		y = next
 	}
-	flat, err := e.View(ctx, hidden, images, netSide*netSide*netChannels)
-	if err != nil {
-		return nil, err
-	}
-	y, err := e.MatMul(ctx, flat, m.linear)
-	if err != nil {
-		return nil, err
-	}
-	return cudagroup.WithoutStream(y)
+	return y, nil
 }
 
 // cudaMember is a worker of a case with its agent.
