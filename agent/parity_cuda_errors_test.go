@@ -85,7 +85,7 @@ func missingMap(n int) func(w *cudagroup.Worker, a *agent.Agent) {
 func missingReplyMap(n int) func(w *cudagroup.Worker, a *agent.Agent) {
 	return func(w *cudagroup.Worker, a *agent.Agent) {
 		for range n {
-			_, err := addToGPU.Call(w.Context(), a, agent.To(w.Next(1)), w.Full(0, device.CPU(), 2))
+			_, err := addToGPU.Call(w.Context(), a, agent.To(w.Next(1)), addend{w.Full(0, device.CPU(), 2), 1})
 			requireText(w, "Response device mapping is not available", err)
 			requireWorks(w, a)
 		}

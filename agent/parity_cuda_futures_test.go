@@ -98,7 +98,9 @@ func extraction[T any](wrap func(*cudagroup.Worker, *tensor.Tensor) T, unwrap fu
 	}
 }
 
-// sparseExtraction is extraction for a sparse tensor.
+// sparseExtraction is extraction for a sparse tensor. The test of PyTorch sets the future to the coalesced sum. There are
+// no kernels that coalesce: here the future has the sum as a GPU can compute it, with the values of both tensors, and the
+// host coalesces the copy that it has read.
 func sparseExtraction[T any](wrap func(*cudagroup.Worker, *tensor.Sparse) T, unwrap func(T) *tensor.Sparse) func(w *cudagroup.Worker) {
 	return func(w *cudagroup.Worker) {
 		gpu := cudagroup.GPU(0)

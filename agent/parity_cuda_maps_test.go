@@ -20,6 +20,12 @@ var errAffinity = errors.New("wrong device affinity")
 
 type twoTensors struct{ X, Y *tensor.Tensor }
 
+// addend are a tensor on the host, and a number that is added to it.
+type addend struct {
+	X *tensor.Tensor
+	Y int64
+}
+
 // givenDevices are tensors, the devices on which the function must find them, and that of the sum.
 type givenDevices struct {
 	X, Y          *tensor.Tensor
@@ -32,7 +38,7 @@ var (
 	gpuAddGivenDevices = agent.NewFunc[givenDevices, *tensor.Tensor]("_gpu_add_given_devices")
 	gpuAddMultiGPU     = agent.NewFunc[twoTensors, []*tensor.Tensor]("_gpu_add_multi_gpu")
 	gpuAddReturnToGPU  = agent.NewFunc[twoTensors, []*tensor.Tensor]("_gpu_add_return_to_gpu")
-	addToGPU           = agent.NewFunc[*tensor.Tensor, *tensor.Tensor]("_add_to_gpu")
+	addToGPU           = agent.NewFunc[addend, *tensor.Tensor]("_add_to_gpu")
 	gpuAddWrongGPUs    = agent.NewFunc[twoTensors, *tensor.Tensor]("_gpu_add_wrong_gpus")
 )
 
@@ -101,9 +107,9 @@ func mapFuncs(e *ops.Engine) agent.Funcs {
 			r.add(ctx, e, 3, func() (*tensor.Tensor, error) { return e.Div(ctx, p.X, p.Y) })
 			return r.list, r.err
 		}),
-		addToGPU.Serve(func(ctx context.Context, x *tensor.Tensor) (*tensor.Tensor, error) {
+		addToGPU.Serve(func(ctx context.Context, p addend) (*tensor.Tensor, error) {
 			var r results
-			r.add(ctx, e, 0, func() (*tensor.Tensor, error) { return e.AddNumber(ctx, x, one, one) })
+			r.add(ctx, e, 0, func() (*tensor.Tensor, error) { return e.AddNumber(ctx, p.X, ops.Int(p.Y), one) })
 			return r.list[0], r.err
 		}),
 		gpuAddWrongGPUs.Serve(func(ctx context.Context, p twoTensors) (*tensor.Tensor, error) {

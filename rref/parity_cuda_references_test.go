@@ -29,8 +29,14 @@ var (
 	newTensorWrapper = agent.NewFunc[*tensor.Tensor, *tensorWrapper]("TensorWrapper")
 	increase         = rref.NewMethod[*tensorWrapper, float64, agent.None]("increase")
 	sumOfWrapper     = rref.NewMethod[*tensorWrapper, agent.None, *tensor.Tensor]("sum")
-	addToGPU         = agent.NewFunc[*tensor.Tensor, *tensor.Tensor]("_add_to_gpu")
+	addToGPU         = agent.NewFunc[addend, *tensor.Tensor]("_add_to_gpu")
 )
+
+// addend are the arguments of addToGPU.
+type addend struct {
+	X *tensor.Tensor
+	Y int64
+}
 
 func (t *tensorWrapper) increase(ctx context.Context, v float64) (none agent.None, err error) {
 	t.mu.Lock()
@@ -57,8 +63,8 @@ func cudaFuncs(w *cudagroup.Worker) agent.Funcs {
 			e, err := device.StreamFrom(ctx, x.Device()).Record()
 			return &tensorWrapper{worker: w, tensor: x, event: e}, err
 		}),
-		addToGPU.Serve(func(ctx context.Context, x *tensor.Tensor) (*tensor.Tensor, error) {
-			x, err := w.Engine.AddNumber(ctx, x, ops.Int(1), ops.Int(1))
+		addToGPU.Serve(func(ctx context.Context, p addend) (*tensor.Tensor, error) {
+			x, err := w.Engine.AddNumber(ctx, p.X, ops.Int(p.Y), ops.Int(1))
 			if err != nil {
 				return nil, err
 			}
@@ -100,7 +106,7 @@ func missingMap(w *cudagroup.Worker) {
 // missingReplyMap fetches a value on a GPU, for which there is no map.
 func missingReplyMap(w *cudagroup.Worker) {
 	withModels(w, func(*agent.Config) {}, func(m cudaMember) {
-		f := rref.Remote(m.Context(), m.agent, agent.To(m.Next(1)), addToGPU, m.Full(0, device.CPU(), 2))
+		f := rref.Remote(m.Context(), m.agent, agent.To(m.Next(1)), addToGPU, addend{m.Full(0, device.CPU(), 2), 1})
 		_, err := f.ToHere(m.Context())
 		requireText(m, "Response device mapping is not available", err)
 		requireWorks(m)
@@ -110,7 +116,7 @@ func missingReplyMap(w *cudagroup.Worker) {
 // mappedReference fetches a value on a GPU to another one.
 func mappedReference(w *cudagroup.Worker) {
 	withModels(w, func(c *agent.Config) { setMap(w, c, w.Next(1), 1, 0) }, func(m cudaMember) {
-		f := rref.Remote(m.Context(), m.agent, agent.To(m.Next(1)), addToGPU, m.Full(0, device.CPU(), 2))
+		f := rref.Remote(m.Context(), m.agent, agent.To(m.Next(1)), addToGPU, addend{m.Full(0, device.CPU(), 2), 1})
 		for range 2 {
 			x, err := f.ToHere(m.Context())
 			require.NoError(m, err)
