@@ -36,7 +36,8 @@ func onNewStream(w *cudagroup.Worker, d device.Device) context.Context {
 	return device.WithStream(w.Context(), w.Stream(d))
 }
 
-// setTo makes the current stream of ctx set the elements of x to value, after a long kernel.
+// setTo makes the current stream of ctx set the elements of x, which are 0, to value, after a long kernel. In a run of
+// drops it adds value, so that wrong elements stay wrong.
 func setTo(ctx context.Context, w *cudagroup.Worker, x *tensor.Tensor, value float64) error {
 	x, err := cudagroup.Ordered(ctx, x)
 	if err != nil {
@@ -44,6 +45,9 @@ func setTo(ctx context.Context, w *cudagroup.Worker, x *tensor.Tensor, value flo
 	}
 	if err := w.Sleep(ctx, x.Device()); err != nil {
 		return err
+	}
+	if drops.Running() {
+		return w.Engine.AddNumberInPlace(ctx, x, ops.Float(value), ops.Int(1))
 	}
 	return w.Engine.FillInPlace(ctx, x, ops.Float(value))
 }

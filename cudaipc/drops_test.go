@@ -2,7 +2,6 @@ package cudaipc
 
 import (
 	"bytes"
-	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -25,19 +24,19 @@ func TestDrops(t *testing.T) {
 	const order = "Streams/cuda:0/OffsetWithinAnAllocation"
 	t.Run("IPC", func(t *testing.T) {
 		drops.Suite{
-			Tests: "^TestParityOfIPC$", Skip: isOmitted, Redundant: dropReason, Calls: 6,
+			Tests: "^TestParityOfIPC$", Skip: isOmitted, Redundant: dropReasons, Calls: 6,
 			Sample: []string{"TestParityOfIPC/" + order, "TestParityOfIPC/Native/" + order},
 		}.Prove(t)
 	})
 	t.Run("XTH", func(t *testing.T) {
 		drops.Suite{
-			Tests: "^TestParityOfChannels$/^cuda_xth$/^mem$", Skip: isOmitted, Redundant: dropReason, Calls: 6,
+			Tests: "^TestParityOfChannels$/^cuda_xth$/^mem$", Skip: isOmitted, Redundant: dropReasons, Calls: 6,
 			Sample: []string{"TestParityOfChannels/cuda_xth/mem/" + order, "TestParityOfChannels/cuda_xth/mem/Native/" + order},
 		}.Prove(t)
 	})
 	t.Run("Basic", func(t *testing.T) {
 		drops.Suite{
-			Tests: "^TestParityOfChannels$/^cuda_basic/^mem$", Skip: isOmitted, Redundant: dropReason, Calls: 6,
+			Tests: "^TestParityOfChannels$/^cuda_basic/^mem$", Skip: isOmitted, Redundant: dropReasons, Calls: 6,
 			Sample: []string{"TestParityOfChannels/cuda_basic/mem/" + order, "TestParityOfChannels/cuda_basic/mem/Native/" + order},
 		}.Prove(t)
 	})
@@ -59,49 +58,36 @@ func isOmitted(scenario string) bool {
 	return slices.ContainsFunc(omitted, func(part string) bool { return strings.Contains(scenario, part) })
 }
 
-// dropReasons are the reasons why bytes are right without a call. The pattern is for the name of the
-// scenario, a space, and the call.
-var dropReasons = []struct {
-	pattern *regexp.Regexp
-	reason  string
-}{
+// dropReasons are the reasons why bytes are right without a call.
+var dropReasons = []drops.Reason{
 	{
-		regexp.MustCompile(`/PeerLoss/|/Abort/|/UnreceivedTensor |/Discard/`),
-		"no byte of the tensor is received",
+		Text:     "no byte of the tensor is received",
+		Scenario: `/PeerLoss/|/Abort/|/UnreceivedTensor$|/Discard/`,
 	},
 	{
-		regexp.MustCompile(`/(channel.CallbacksAreDeferred@.*|channel.EmptyAndNonEmptyTensors@.*|OneAtATime|EmptyPutsNothingOnTheWire) main record`),
-		"an empty tensor is read",
+		Text:     "an empty tensor is read",
+		Scenario: `/(channel.CallbacksAreDeferred@.*|channel.EmptyAndNonEmptyTensors@.*|OneAtATime|EmptyPutsNothingOnTheWire)$`, Call: `record`,
 	},
 	{
-		regexp.MustCompile(`/channel.SendMultipleTensors@|/Transfer/Sizes |/(Send|Recv)LongBefore(Send|Recv) `),
-		"the tensor was written long before it is copied, because others are sent in between",
+		Text:     "the tensor was written long before it is copied, because others are sent in between",
+		Scenario: `/channel.SendMultipleTensors@|/Transfer/Sizes$|/(Send|Recv)LongBefore(Send|Recv)$`,
 	},
 	{
-		regexp.MustCompile(`^TestParityOfIPC/(Transfer|Streams/.*)/(OneAtATime|MemoryIs[A-Za-z]*|Sizes|BetweenDevices) main wait`),
-		"the copy out of the slot has ended, because the test has waited for the tensor",
+		Text:     "the copy out of the slot has ended, because the test has waited for the tensor",
+		Scenario: `^TestParityOfIPC/(Transfer|Streams/.*)/(OneAtATime|MemoryIs[A-Za-z]*|Sizes|BetweenDevices)$`, Call: `wait`,
 	},
 	{
-		regexp.MustCompile(`cuda_xth/.*/BetweenDevices main (wait|record)`),
-		"it orders the reuse of freed memory of another GPU, and the memory is not freed",
+		Text:     "it orders the reuse of freed memory of another GPU, and the memory is not freed",
+		Scenario: `cuda_xth/.*/BetweenDevices$`,
 	},
 	{
-		regexp.MustCompile(`cuda_basic/mem/Streams/.*/(StreamsAreReleasedInAnyOrder|BothWays) main record`),
-		"the memory is ready when the channel has moved the earlier tensors",
+		Text:     "the memory is ready when the channel has moved the earlier tensors",
+		Scenario: `cuda_basic/mem/Streams/.*/(StreamsAreReleasedInAnyOrder|BothWays)$`, Call: `record`,
 	},
 	{
-		regexp.MustCompile(`cuda_basic.*/SenderWaitsForItsStream main record`),
-		"the memory of the Recv is ready before the source, which is held",
+		Text:     "the memory of the Recv is ready before the source, which is held",
+		Scenario: `cuda_basic.*/SenderWaitsForItsStream$`, Call: `record`,
 	},
-}
-
-func dropReason(scenario, call string) string {
-	for _, r := range dropReasons {
-		if r.pattern.MatchString(scenario + " " + call) {
-			return r.reason
-		}
-	}
-	return ""
 }
 
 // keeping is a Kind whose streams and memory are not used again while the process lives, so that calls do not

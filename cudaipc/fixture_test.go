@@ -11,6 +11,7 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/cudaipc/cusim"
 	"github.com/tensorpipe-go/tensorpipe/cudaipc/driver"
 	"github.com/tensorpipe-go/tensorpipe/device"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/drops"
 )
 
 // onGPU is the environment variable that, set to 1, makes the tests use the real driver. Those that need
@@ -53,6 +54,9 @@ func newFixtureWith(t testing.TB, o Options, simulator map[string]string) *fixtu
 	if lib == "" {
 		f.counts = &countingDriver{Driver: d}
 		d = f.counts
+	}
+	if f.control != nil {
+		d = drops.WithSites(d, f.control)
 	}
 	f.Kind, err = New(d, o)
 	require.NoError(t, err)

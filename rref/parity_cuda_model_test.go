@@ -11,6 +11,7 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/agent"
 	"github.com/tensorpipe-go/tensorpipe/device"
 	"github.com/tensorpipe-go/tensorpipe/internal/testutil/cudagroup"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/drops"
 	"github.com/tensorpipe-go/tensorpipe/rref"
 	"github.com/tensorpipe-go/tensorpipe/tensor"
 	"github.com/tensorpipe-go/tensorpipe/tensor/ops"
@@ -20,12 +21,12 @@ import (
 const imageSize = 28
 
 // batch returns the number of images of iteration i. All batches of PyTorch's tests have 200. Those after the first are
-// smaller here, because the model takes the simulated devices 0.3 s for 200.
+// smaller here, because the model takes the simulated devices 0.3 s for 200, and those of a run of drops are smaller still.
 func batch(i int) int {
 	if i == 0 {
-		return 200
+		return drops.Pick(200, 5)
 	}
-	return 50
+	return drops.Pick(50, 5)
 }
 
 // convNet is the model of PyTorch's tests of synchronization, on one GPU. There are no kernels for convolutions and
@@ -66,7 +67,7 @@ func random(ctx context.Context, w *cudagroup.Worker, seed uint64, next func(*ra
 	for i := range data {
 		data[i] = next(source)
 	}
-	return w.Engine.To(ctx, x, d)
+	return w.To(ctx, x, d)
 }
 
 // normal returns a number of the standard normal distribution.
@@ -243,5 +244,5 @@ func requireSameTensor(w *cudagroup.Worker, d device.Device, want, got *tensor.T
 	require.Equal(w, d, got.Device())
 	same, err := tensor.Equal(w.Host(want), w.Host(got))
 	require.NoError(w, err)
-	require.True(w, same, "results differ")
+	require.True(w, same, "results differ: %s", drops.WrongBytes)
 }

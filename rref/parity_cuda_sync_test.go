@@ -12,6 +12,7 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/agent"
 	"github.com/tensorpipe-go/tensorpipe/device"
 	"github.com/tensorpipe-go/tensorpipe/internal/testutil/cudagroup"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/drops"
 	"github.com/tensorpipe-go/tensorpipe/internal/testutil/race"
 	"github.com/tensorpipe-go/tensorpipe/rref"
 	"github.com/tensorpipe-go/tensorpipe/tensor"
@@ -31,7 +32,7 @@ func (p devicePairs) cases(name string, run func(w *cudagroup.Worker, local, rem
 }
 
 // iterations is how often a case compares two results of the model.
-func iterations() int { return race.Pick(10, 3) }
+func iterations() int { return drops.Pick(race.Pick(10, 3), 1) }
 
 // images returns new images on the GPU of the caller.
 func (m cudaMember) images(i, local int) *tensor.Tensor {
@@ -193,7 +194,7 @@ func (l *linear) forward(ctx context.Context, x *tensor.Tensor) (*tensor.Tensor,
 // ownModel calls a model of its own, and compares the sum of the result that is computed for a reference with that
 // computed at once. PyTorch's test has 2,048 rows and 20,000 outputs, for which the simulated devices need minutes.
 func ownModel(w *cudagroup.Worker, local, remote int) {
-	const rows, in, out = 50, 2048, 2000
+	in, out := drops.Pick(2048, 20), drops.Pick(2000, 500)
 	withModels(w, func(c *agent.Config) { setMap(w, c, w.Name(), local, remote) }, func(m cudaMember) {
 		to := agent.To(m.Name())
 		module := rref.Remote(m.Context(), m.agent, to, newLinear, linearSize{in, out})

@@ -12,6 +12,7 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/cudaipc"
 	"github.com/tensorpipe-go/tensorpipe/device"
 	"github.com/tensorpipe-go/tensorpipe/internal/testutil/cudagroup"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/drops"
 	"github.com/tensorpipe-go/tensorpipe/rref"
 	"github.com/tensorpipe-go/tensorpipe/tensor"
 )
@@ -76,7 +77,7 @@ func (w *cudaWorker) tensor(d device.Device, next func(*rand.Rand) float32, shap
 	}
 	x, err := tensor.FromSlice(data, shape...)
 	require.NoError(w.group, err)
-	x, err = w.group.Engine.To(w.ctx, x, d)
+	x, err = w.group.To(w.ctx, x, d)
 	require.NoError(w.group, err)
 	require.Equal(w.group, d, x.Device())
 	return x
@@ -107,9 +108,9 @@ func (w *cudaWorker) add(ctx context.Context, x, y variable, d device.Device) va
 // floats returns the elements of v, which is float32, as the host sees them after the work of its device.
 func (w *cudaWorker) floats(v autograd.Value) []float32 {
 	require.NotNil(w.group, v.Tensor())
-	x, err := w.group.Engine.To(w.ctx, v.Tensor(), device.CPU())
+	x, err := cudagroup.Ordered(w.ctx, v.Tensor())
 	require.NoError(w.group, err)
-	data, err := tensor.Data[float32](x)
+	data, err := tensor.Data[float32](w.group.Host(x))
 	require.NoError(w.group, err)
 	return data
 }
@@ -122,7 +123,7 @@ func (w *cudaWorker) requireSame(want, got autograd.Value, d device.Device) {
 	x, y := w.floats(want), w.floats(got)
 	for i := range x {
 		if diff := x[i] - y[i]; !(max(diff, -diff) <= 1e-5+1.3e-6*max(x[i], -x[i])) { // also if one is NaN
-			require.Equal(w.group, x[i], y[i], "element %d of %d", i, len(x))
+			require.Equal(w.group, x[i], y[i], "%s: element %d of %d", drops.WrongBytes, i, len(x))
 		}
 	}
 }

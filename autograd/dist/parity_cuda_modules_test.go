@@ -14,6 +14,7 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/autograd/dist"
 	"github.com/tensorpipe-go/tensorpipe/device"
 	"github.com/tensorpipe-go/tensorpipe/internal/testutil/cudagroup"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/drops"
 	"github.com/tensorpipe-go/tensorpipe/internal/testutil/race"
 	"github.com/tensorpipe-go/tensorpipe/rref"
 	"github.com/tensorpipe-go/tensorpipe/tensor"
@@ -144,8 +145,8 @@ func syncStreams(w *cudaWorker) {
 	t := w.group
 	remoteModule := rref.Remote(w.ctx, w.Agent, w.at(1), newRemoteCompute, agent.None{})
 	module := &localCompute{remoteModule}
-	for range race.Pick(10, 2) {
-		input := w.leaf(w.own(), uniform, race.Pick(1000, 50), 10000)
+	for range drops.Pick(race.Pick(10, 2), 1) {
+		input := w.leaf(w.own(), uniform, drops.Pick(race.Pick(1000, 50), 1), 10000)
 		r := rand.Float64()
 		loss := func(ctx context.Context, result variable, err error) variable {
 			require.NoError(t, err)
@@ -171,10 +172,10 @@ func TestParityCudaSyncStreams(t *testing.T) {
 }
 
 // The sizes of gradientsSynchronizations. PyTorch's test has 5000 rows, for which the simulated GPUs need more
-// than 10 s.
-const (
-	layerSize = 2000
-	inputRows = 2000
+// than 10 s. A run of drops has small layers.
+var (
+	layerSize = drops.Pick(2000, 20)
+	inputRows = drops.Pick(2000, 10)
 )
 
 // mapsToAll returns the maps that send tensors on the GPU with the rank of w to each worker, on the GPU with

@@ -13,6 +13,7 @@ type Control struct {
 	calls               func(function string) uint64
 	blocking, misuse    func() uint64
 	lastMisuse          func(text *byte, size uintptr)
+	setSite             func(text string)
 }
 
 // Set sets an option, given by the name of its environment variable, such as "CUSIM_FAIL"; "" resets
@@ -75,3 +76,7 @@ func (c *Control) LastMisuse() string {
 	}
 	return string(text)
 }
+
+// SetSite sets a text that follows the numbered calls of the calling thread in the trace, after a tab; "" for
+// none. The goroutine must be bound to its thread.
+func (c *Control) SetSite(text string) { c.setSite(text) }

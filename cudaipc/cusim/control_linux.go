@@ -27,6 +27,7 @@ func Open(lib string) (*Control, error) {
 		"cusim_blocking":    &c.blocking,
 		"cusim_misuse":      &c.misuse,
 		"cusim_last_misuse": &c.lastMisuse,
+		"cusim_set_site":    &c.setSite,
 	} {
 		symbol, err := purego.Dlsym(handle, name)
 		if err != nil {

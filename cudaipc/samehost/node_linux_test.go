@@ -16,6 +16,7 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/cudaipc/cusim"
 	"github.com/tensorpipe-go/tensorpipe/cudaipc/driver"
 	"github.com/tensorpipe-go/tensorpipe/device"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/drops"
 	"github.com/tensorpipe-go/tensorpipe/internal/testutil/procgroup"
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 	"github.com/tensorpipe-go/tensorpipe/shm"
@@ -142,7 +143,7 @@ func (r route) run(m *procgroup.Member, lib string, f func(n *node)) error {
 	if err != nil {
 		return err
 	}
-	if n.kind, err = cudaipc.New(d, cudaipc.Options{}); err != nil {
+	if n.kind, err = cudaipc.New(drops.WithSites(d, n.control), cudaipc.Options{}); err != nil {
 		return err
 	}
 	if n.pipes, err = r.newContext(n, cudaipc.NewIPC(n.kind)); err != nil {

@@ -46,6 +46,11 @@ struct call_counter *counter_for_remote(void) { return &remote; }
 
 struct call_counter *counter_for_none(void) { return &none; }
 
+/* See cusim_set_site. */
+static _Thread_local char site[400];
+
+void cusim_set_site(const char *text) { snprintf(site, sizeof site, "%s", text); }
+
 /* Appends a line to the trace. A single write keeps the lines of several processes apart. */
 static void write_trace(const char *line)
 {
@@ -58,11 +63,13 @@ static void write_trace(const char *line)
 
 bool call_is_dropped(enum numbered call, struct call_counter *counter)
 {
-    char line[160];
-    int n = snprintf(line, sizeof line, "%s %s %s %u\n", config()->process, call_names[call], counter->name,
-                     ++counter->count[call]);
-    if (config()->trace[0] != '\0')
+    char name[160];
+    snprintf(name, sizeof name, "%s %s %s %u", config()->process, call_names[call], counter->name,
+             ++counter->count[call]);
+    if (config()->trace[0] != '\0') {
+        char line[sizeof name + sizeof site];
+        snprintf(line, sizeof line, "%s%s%s\n", name, site[0] == '\0' ? "" : "\t", site);
         write_trace(line);
-    line[n - 1] = '\0';
-    return strcmp(line, config()->drop) == 0;
+    }
+    return strcmp(name, config()->drop) == 0;
 }

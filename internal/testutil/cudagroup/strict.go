@@ -3,11 +3,13 @@ package cudagroup
 import (
 	"bytes"
 	"context"
-	"runtime"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/tensorpipe-go/tensorpipe/channel"
+	"github.com/tensorpipe-go/tensorpipe/agent"
+	"github.com/tensorpipe-go/tensorpipe/agent/codec"
+	"github.com/tensorpipe-go/tensorpipe/cudaipc"
 	"github.com/tensorpipe-go/tensorpipe/device"
 	"github.com/tensorpipe-go/tensorpipe/internal/testutil/drops"
 	"github.com/tensorpipe-go/tensorpipe/tensor"
@@ -16,44 +18,123 @@ import (
 // otherByte is what memory is overwritten with. Four of them are no number of a case.
 const otherByte = 0xee
 
-// overwriting makes channels that overwrite each tensor when its Send is done, on the tensor's stream, as an
-// application may.
-type overwriting struct {
-	channel.Factory
-	w *Worker
-}
+// The work that makes memory late, in sleeps of SleepTime. In the first try of a drop the tensors of a case are later than
+// the memory into which they are received, and are overwritten when they were sent. In the second try it is the other way
+// round: the later of two streams hides a missing call of the other one. Further tries take longer, for loaded machines.
+func lateSource() int  { return (5 - 4*(drops.Try()%2)) * longer() }
+func lateTarget() int  { return (1 + 4*(drops.Try()%2)) * longer() }
+func overwrites() bool { return drops.Try()%2 == 0 }
+func longer() int      { return []int{1, 3, 10}[drops.Try()/2] }
 
-// strictly returns f in cases that see wrong bytes if a call of the driver is missing, those of a run of drops.
-// Others use f as it is, because they send tensors several times.
-func (w *Worker) strictly(f channel.Factory) channel.Factory {
+// strictly changes the Config of an agent in cases that see wrong bytes if a call of the driver is missing, those of
+// a run of drops: memory is not ready at once when it is allocated, and tensors are overwritten for a while once
+// they were sent, or received and used. Others use their memory as it is.
+func (w *Worker) strictly(c *agent.Config) {
 	if !drops.Running() {
-		return f
+		return
 	}
-	return overwriting{f, w}
+	c.Kinds = []device.Kind{lateKind{w.Kind, w}}
+	if c.Registry == nil {
+		c.Registry = codec.NewRegistry()
+	}
+	c.Codec = lendingCodec{c.Registry}
+	i := agent.Interceptor{Encoded: w.lend}
+	if len(c.Extensions) == 0 { // references keep arguments
+		i.Decoded = w.lendArguments
+	}
+	c.Interceptors = append(c.Interceptors, i)
 }
 
-// New returns an end that overwrites tensors.
-func (f overwriting) New(ctx context.Context, link channel.Link, role channel.Role) (channel.Channel, error) {
-	ch, err := f.Factory.New(ctx, link, role)
-	if err != nil {
-		return nil, err
-	}
-	return overwritingChannel{ch, f.w}, nil
-}
-
-type overwritingChannel struct {
-	channel.Channel
+// lateKind is a Kind whose new memory is still written by work of its stream, as that of an earlier user may be.
+type lateKind struct {
+	*cudaipc.Kind
 	w *Worker
 }
 
-// Send overwrites src before it calls done.
-func (c overwritingChannel) Send(id uint64, src device.Buffer, done func(error)) {
-	c.Channel.Send(id, src, func(err error) {
-		if err == nil && src.Stream() != nil && src.Len() > 0 {
-			c.w.overwrite(src)
-		}
-		done(err)
-	})
+// Alloc implements device.Kind.
+func (k lateKind) Alloc(d device.Device, size int, s device.Stream) (device.Buffer, error) {
+	b, err := k.Kind.Alloc(d, size, s)
+	if err != nil || size == 0 {
+		return b, err
+	}
+	if err := k.w.Kind.Sleep(b.Stream(), time.Duration(lateTarget())*SleepTime); err != nil {
+		return b, err
+	}
+	k.w.overwrite(b)
+	return b, nil
+}
+
+// lendingCodec is the default Codec. It stores the memory of the tensors of a message under lentKey.
+type lendingCodec struct{ registry *codec.Registry }
+
+type lentKey struct{}
+
+// Encode implements agent.Codec.
+func (c lendingCodec) Encode(e *codec.Encoder, ptr any) error {
+	err := e.Encode(ptr)
+	if err == nil {
+		e.SetState(lentKey{}, c.storages(ptr, e.State(lentKey{})))
+	}
+	return err
+}
+
+// Decode implements agent.Codec.
+func (c lendingCodec) Decode(d *codec.Decoder, ptr any) error {
+	err := d.Decode(ptr)
+	if err == nil {
+		d.SetState(lentKey{}, c.storages(ptr, d.State(lentKey{})))
+	}
+	return err
+}
+
+// storages returns those of the value to which ptr points, appended to others. There are none if the value can be
+// encoded in a message only.
+func (c lendingCodec) storages(ptr, others any) []*tensor.Storage {
+	all, _ := others.([]*tensor.Storage)
+	more, _ := codec.Storages(c.registry, codec.Limits{}, ptr)
+	return append(all, more...)
+}
+
+// lend has the tensors of a message that this worker sends overwritten once it has ended.
+func (w *Worker) lend(ctx context.Context, m *agent.Message) error {
+	storages, _ := m.State(lentKey{}).([]*tensor.Storage)
+	for _, s := range storages {
+		w.lent.Store(s, true)
+		m.OnEnd(func(agent.MessageEnd) { w.overwriteForAWhile(ctx, s) })
+	}
+	return nil
+}
+
+// lendArguments does the same for arguments that this worker has received, unless it sends them again.
+func (w *Worker) lendArguments(ctx context.Context, m *agent.Message) error {
+	storages, _ := m.State(lentKey{}).([]*tensor.Storage)
+	for _, s := range storages {
+		m.OnEnd(func(agent.MessageEnd) {
+			if _, found := w.lent.Load(s); !found && m.Kind == agent.KindRequest {
+				w.overwriteForAWhile(ctx, s)
+			}
+		})
+	}
+	return nil
+}
+
+// overwriteForAWhile overwrites the memory of x, if it is that of a GPU, on the stream on which it is valid, or else on
+// the current stream of ctx, and then restores it.
+func (w *Worker) overwriteForAWhile(ctx context.Context, x *tensor.Storage) {
+	b, err := x.Buffer()
+	if err != nil || b.IsHost() || b.Len() == 0 || !overwrites() {
+		return
+	}
+	if b.Stream() == nil {
+		b = b.WithStream(device.StreamFrom(ctx, b.Device()))
+	}
+	s := b.Stream()
+	saved, err := w.Kind.AllocHost(b.Len(), s)
+	require.NoError(w, err)
+	require.NoError(w, w.Kind.Copy(saved, b))
+	w.overwrite(b)
+	require.NoError(w, w.Kind.Sleep(s, time.Duration(lateSource())*SleepTime))
+	require.NoError(w, w.Kind.Copy(b, saved))
 }
 
 // overwrite enqueues that b has other bytes.
@@ -71,31 +152,32 @@ func (w *Worker) pageLocked(n int, s device.Stream) device.Buffer {
 	return b
 }
 
-// copyLate copies x to d after slow work of the current stream, and uses page-locked memory that is free then.
-func (w *Worker) copyLate(x *tensor.Tensor, d device.Device) (*tensor.Tensor, error) {
-	if err := w.Sleep(w.ctx, d); err != nil {
+// copyLate copies x to d after slow work of the current stream of ctx, and uses page-locked memory that is free then. Earlier
+// copies on that stream have ended, so that their memory is not the one that is found.
+func (w *Worker) copyLate(ctx context.Context, x *tensor.Tensor, d device.Device) (*tensor.Tensor, error) {
+	s := device.StreamFrom(ctx, d).(*cudaipc.Stream)
+	require.Eventually(w, func() bool {
+		n, err := w.control.Queued(uintptr(s.Handle()))
+		return n == 0 && err == nil
+	}, time.Minute, time.Millisecond)
+	if err := w.Kind.Sleep(s, time.Duration(lateSource())*SleepTime); err != nil {
 		return nil, err
 	}
-	y, err := w.Engine.To(w.ctx, x, d)
+	y, err := w.Engine.To(ctx, x, d)
 	if err == nil {
-		w.pageLocked(4<<10, device.StreamFrom(w.ctx, d))
+		w.pageLocked(x.Len()*x.DType().Size(), s)
 	}
 	return y, err
 }
 
-// hostData returns the elements of x, a tensor on a GPU, as the current stream of the case sees them.
-func (w *Worker) hostData(x *tensor.Tensor) []float32 {
+// hostOf returns a copy of x, which is on a GPU, in host memory, as the stream of x sees it.
+func (w *Worker) hostOf(x *tensor.Tensor) *tensor.Tensor {
 	b, err := x.Buffer()
 	require.NoError(w, err)
-	s := device.StreamFrom(w.ctx, x.Device())
-	host := w.pageLocked(b.Len(), s)
-	require.NoError(w, w.Kind.Copy(host, b.WithStream(s)))
-	require.NoError(w, s.Synchronize(w.ctx))
+	host := w.pageLocked(b.Len(), b.Stream())
+	require.NoError(w, w.Kind.Copy(host, b))
+	require.NoError(w, b.Stream().Synchronize(w.ctx))
 	y, err := tensor.FromBuffer(host.WithStream(nil), x.DType(), x.Shape()...)
 	require.NoError(w, err)
-	data, err := tensor.Data[float32](y)
-	require.NoError(w, err)
-	data = append([]float32(nil), data...)
-	runtime.KeepAlive(host)
-	return data
+	return y
 }

@@ -53,13 +53,17 @@ func (w *Worker) Sleep(ctx context.Context, d device.Device) error {
 func (w *Worker) Full(value float64, d device.Device, shape ...int) *tensor.Tensor {
 	x, err := w.Engine.Full(w.ctx, tensor.F32, ops.Float(value), shape...)
 	require.NoError(w, err)
-	if drops.Running() && d != device.CPU() {
-		x, err = w.copyLate(x, d)
-	} else {
-		x, err = w.Engine.To(w.ctx, x, d)
-	}
+	x, err = w.To(w.ctx, x, d)
 	require.NoError(w, err)
 	return x
+}
+
+// To returns x, made on the host, on d, valid on the current stream of ctx.
+func (w *Worker) To(ctx context.Context, x *tensor.Tensor, d device.Device) (*tensor.Tensor, error) {
+	if drops.Running() && d != device.CPU() {
+		return w.copyLate(ctx, x, d)
+	}
+	return w.Engine.To(ctx, x, d)
 }
 
 // Current returns x as valid on the current stream of ctx, which it does not make wait for the stream on
@@ -107,6 +111,9 @@ func (w *Worker) Host(x *tensor.Tensor) *tensor.Tensor {
 	require.NotNil(w, x)
 	x, err := Current(w.ctx, x)
 	require.NoError(w, err)
+	if drops.Running() && x.Device() != device.CPU() {
+		return w.hostOf(x)
+	}
 	x, err = w.Engine.To(w.ctx, x, device.CPU())
 	require.NoError(w, err)
 	return x
@@ -118,14 +125,8 @@ func (w *Worker) RequireFull(x *tensor.Tensor, value float64, d device.Device, s
 	require.NotNil(w, x)
 	require.Equal(w, d, x.Device())
 	require.True(w, slices.Equal(shape, x.Shape()), "shape %v", x.Shape())
-	var got []float32
-	if drops.Running() && d != device.CPU() {
-		got = w.hostData(x)
-	} else {
-		var err error
-		got, err = tensor.Data[float32](w.Host(x))
-		require.NoError(w, err)
-	}
+	got, err := tensor.Data[float32](w.Host(x))
+	require.NoError(w, err)
 	for i, v := range got {
 		require.Equal(w, float32(value), v, "%s: element %d of %d", drops.WrongBytes, i, len(got))
 	}

@@ -46,6 +46,8 @@ type Worker struct {
 
 	mu    sync.Mutex
 	plans map[string][]*pipe.Plan // of the pipes of the case, by the worker at the other end
+
+	lent sync.Map // *tensor.Storage: those that were sent, in a run of drops
 }
 
 var _ require.TestingT = (*Worker)(nil)
@@ -68,7 +70,7 @@ func newWorker(m *procgroup.Member, lib string) (*Worker, error) {
 	if err != nil {
 		return nil, err
 	}
-	kind, err := cudaipc.New(d, cudaipc.Options{})
+	kind, err := cudaipc.New(drops.WithSites(d, control), cudaipc.Options{})
 	if err != nil {
 		return nil, err
 	}
@@ -125,6 +127,7 @@ func (w *Worker) Join(configure func(c *agent.Config)) (*agent.Agent, error) {
 		Operators: aten.Builtin(w.Engine), Events: &agent.Events{PeerConnected: w.connected},
 	}
 	configure(&c)
+	w.strictly(&c)
 	a, err := agent.Join(w.Member.Context(), c)
 	if err == nil {
 		w.agents = append(w.agents, a)
@@ -158,9 +161,9 @@ func (w *Worker) connected(i agent.PeerConnectedInfo) {
 // newContext returns a context with the channels of PyTorch, and their priorities.
 func (w *Worker) newContext(o pipe.Options) (*pipe.Context, error) {
 	o.Channels = append(tensorpipe.DefaultProfile().Channels,
-		pipe.ChannelEntry{Name: XTHName, Priority: 400, Factory: w.strictly(xth.ForKind(XTHName, w.Kind))},
-		pipe.ChannelEntry{Name: cudaipc.IPCName, Priority: 300, Factory: w.strictly(cudaipc.NewIPC(w.Kind))},
-		pipe.ChannelEntry{Name: cudaipc.BasicName, Priority: 0, Factory: w.strictly(cudaipc.NewBasic(w.Kind, basic.New()))},
+		pipe.ChannelEntry{Name: XTHName, Priority: 400, Factory: xth.ForKind(XTHName, w.Kind)},
+		pipe.ChannelEntry{Name: cudaipc.IPCName, Priority: 300, Factory: cudaipc.NewIPC(w.Kind)},
+		pipe.ChannelEntry{Name: cudaipc.BasicName, Priority: 0, Factory: cudaipc.NewBasic(w.Kind, basic.New())},
 	)
 	return tensorpipe.NewContext(o)
 }

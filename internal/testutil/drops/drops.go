@@ -7,7 +7,7 @@
 //
 // Each run is a process of its own, which executes the test binary again for one scenario. By default a
 // few calls of the scenarios in Suite.Sample are dropped. With TENSORPIPE_DROPS=all at most [Most] calls of
-// each scenario are, which takes long:
+// each scenario are, which takes long; another value is a pattern for the names of the scenarios:
 //
 //	TENSORPIPE_DROPS=all go test -timeout 2h -v -run TestDrops ./cudaipc/... ./agent
 package drops
@@ -15,6 +15,7 @@ package drops
 import (
 	"fmt"
 	"os"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -30,7 +31,7 @@ const WrongBytes = "wrong bytes"
 // over all its calls.
 const Most = 8
 
-// allVar is the environment variable that, set to "all", selects all scenarios.
+// allVar is the environment variable that selects scenarios: all, or those whose names match a pattern.
 const allVar = "TENSORPIPE_DROPS"
 
 // Suite is tests of the package that calls Prove.
@@ -47,10 +48,25 @@ type Suite struct {
 	Sample []string
 	Calls  int
 
-	// Redundant returns the reason why the bytes are right without the call, a line of the trace, or "" if
-	// there is none. It may be nil.
-	Redundant func(scenario, call string) (reason string)
+	// Redundant has the reasons why bytes are right without a call.
+	Redundant []Reason
 }
+
+// Reason is why bytes are right without some calls.
+type Reason struct {
+	Text string // must not be empty
+
+	// Patterns that match the calls, by the name of the scenario, the name in the trace, such as
+	// "worker0 record s2 5", and the functions that make the call, see [WithSites]. "" matches all.
+	Scenario, Call, Site string
+}
+
+// matches reports whether r is a reason for a call.
+func (r Reason) matches(scenario, call, site string) bool {
+	return matches(r.Scenario, scenario) && matches(r.Call, call) && matches(r.Site, site)
+}
+
+func matches(pattern, text string) bool { return regexp.MustCompile(pattern).MatchString(text) }
 
 // Count counts calls that were dropped, by the outcome.
 type Count struct {
@@ -86,10 +102,13 @@ func (s Suite) Prove(t *testing.T) {
 	short.Skip(t, "runs tests many times, each without one call")
 	var total Count
 	names, most := s.Sample, race.Pick(s.Calls, s.Calls/4+1)
-	switch {
-	case os.Getenv(allVar) == "all":
+	if chosen := os.Getenv(allVar); chosen != "" {
 		names, most = s.scenarios(t), max(Most, s.Calls)
-	case len(names) == 0:
+		if chosen != "all" {
+			names = slices.DeleteFunc(names, func(name string) bool { return !matches(chosen, name) })
+		}
+	}
+	if len(names) == 0 {
 		t.Skip("left out without " + allVar + "=all")
 	}
 	for _, name := range names {
@@ -136,19 +155,19 @@ func (s Suite) prove(t *testing.T, name string, most int) (c Count) {
 	}
 	c.Scenarios, c.Calls = 1, len(calls)
 	chosen := spread(calls, most)
-	left := chosen
+	left, sites := chosen, map[string]string{}
 	for try := range delays {
-		left = c.drop(t, name, left, try)
+		left = c.drop(t, name, left, try, sites)
 	}
 	for _, call := range left {
-		reason := ""
-		if s.Redundant != nil {
-			reason = s.Redundant(name, call)
-		}
-		if c.Redundant++; reason == "" {
+		i := slices.IndexFunc(s.Redundant, func(r Reason) bool { return r.matches(name, call, sites[call]) })
+		text := "no reason"
+		if c.Redundant++; i < 0 {
 			c.Unexplained++
-			t.Logf("%s: right bytes without %q", name, call)
+		} else {
+			text = s.Redundant[i].Text
 		}
+		t.Logf("%s: right bytes without %q of %s: %s", name, call, sites[call], text)
 	}
 	c.Tried = c.Caught + c.Otherwise + c.Redundant
 	note := ""

@@ -22,7 +22,7 @@ func TestScenario(t *testing.T) {
 		t.Skip("it is a scenario of the other tests")
 	}
 	t.Run("part", func(t *testing.T) {
-		require.NoError(t, os.WriteFile(os.Getenv("CUSIM_TRACE"), []byte(strings.Join(made, "\n")+"\n"), 0o600))
+		require.NoError(t, os.WriteFile(os.Getenv("CUSIM_TRACE"), []byte(strings.Join(made, "\ta.f\n")+"\n"), 0o600))
 		switch os.Getenv("CUSIM_DROP") {
 		case made[0]:
 			t.Fatal(WrongBytes)
@@ -33,17 +33,16 @@ func TestScenario(t *testing.T) {
 }
 
 func TestProve(t *testing.T) {
-	s := Suite{Redundant: func(scenario, call string) string {
-		require.Equal(t, "TestScenario/part", scenario)
-		if call == made[2] {
-			return "a reason"
-		}
-		return ""
+	s := Suite{Redundant: []Reason{
+		{Text: "of another scenario", Scenario: "^Another"},
+		{Text: "of another call", Call: "s3"},
+		{Text: "of another site", Site: "g"},
+		{Text: "a reason", Scenario: "/part$", Call: " s1 ", Site: "^a.f$"},
 	}}
 	require.Equal(t, Count{Scenarios: 1, Calls: 4, Tried: 4, Caught: 1, Otherwise: 1, Redundant: 2, Unexplained: 1}, s.prove(t, "TestScenario/part", 9))
 
 	var c Count
-	require.Empty(t, c.drop(t, "TestScenario/part", []string{"main wait s9 1"}, 0))
+	require.Empty(t, c.drop(t, "TestScenario/part", []string{"main wait s9 1"}, 0, nil))
 	require.Equal(t, Count{NotMade: 1}, c)
 }
 

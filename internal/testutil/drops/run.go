@@ -28,7 +28,8 @@ const limit = 10 * time.Minute
 type result struct {
 	failed bool
 	output string
-	calls  []string // sorted
+	calls  []string          // sorted
+	sites  map[string]string // of the calls that have one
 }
 
 // begin starts a process that runs the tests that match the pattern, with these options of the simulator,
@@ -52,9 +53,13 @@ func begin(t *testing.T, pattern string, with map[string]string) (wait func() re
 		defer cancel()
 		err := cmd.Wait()
 		text, _ := os.ReadFile(trace) // there is none without a call
-		r := result{failed: err != nil, output: output.String()}
-		if len(text) > 0 {
-			r.calls = strings.Split(strings.TrimSpace(string(text)), "\n")
+		r := result{failed: err != nil, output: output.String(), sites: map[string]string{}}
+		for line := range strings.Lines(string(text)) {
+			call, site, found := strings.Cut(strings.TrimSpace(line), "\t")
+			r.calls = append(r.calls, call)
+			if found {
+				r.sites[call] = site
+			}
 		}
 		slices.Sort(r.calls)
 		return r
@@ -80,6 +85,14 @@ const tryVar = "TENSORPIPE_DROPS_TRY"
 
 // Running reports whether this process is a run of a scenario.
 func Running() bool { return os.Getenv(tryVar) != "" }
+
+// Pick returns less in a run, and normal in other processes.
+func Pick[T any](normal, less T) T {
+	if Running() {
+		return less
+	}
+	return normal
+}
 
 // Try returns 0 in a run, and more in one that tries a drop again which gave right bytes. A test may use it to
 // do its work in another order, with the same calls.
@@ -107,8 +120,8 @@ func traced(t *testing.T, name string) (calls []string, equal bool) {
 }
 
 // drop runs a scenario without each of calls, and counts the outcomes in c. It returns the calls without
-// which the bytes were right. A run in which the call was not made is not counted.
-func (c *Count) drop(t *testing.T, name string, calls []string, try int) (right []string) {
+// which the bytes were right, and adds their sites to sites. A run in which the call was not made is not counted.
+func (c *Count) drop(t *testing.T, name string, calls []string, try int, sites map[string]string) (right []string) {
 	t.Helper()
 	running := make(map[string]func() result)
 	for i := range len(calls) + parallel {
@@ -129,6 +142,7 @@ func (c *Count) drop(t *testing.T, name string, calls []string, try int) (right 
 			c.NotMade++
 		case !r.failed:
 			right = append(right, call)
+			sites[call] = r.sites[call]
 		case strings.Contains(r.output, WrongBytes):
 			c.Caught++
 		default:
