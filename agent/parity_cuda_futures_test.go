@@ -54,21 +54,12 @@ func setTo(ctx context.Context, w *cudagroup.Worker, x *tensor.Tensor, value flo
 
 // requireFullOn requires that the elements of x equal value, read on the current stream of ctx, which nothing else orders.
 func requireFullOn(ctx context.Context, w *cudagroup.Worker, x *tensor.Tensor, value float64) {
-	got, err := tensor.Data[float32](hostOn(ctx, w, x))
+	got, err := tensor.Data[float32](w.HostOn(ctx, x))
 	require.NoError(w, err)
 	require.Len(w, got, 100)
 	for _, v := range got {
 		require.Equal(w, float32(value), v, drops.WrongBytes)
 	}
-}
-
-// hostOn returns a copy of x in host memory, read on the current stream of ctx.
-func hostOn(ctx context.Context, w *cudagroup.Worker, x *tensor.Tensor) *tensor.Tensor {
-	x, err := cudagroup.Current(ctx, x)
-	require.NoError(w, err)
-	x, err = w.Engine.To(ctx, x, device.CPU())
-	require.NoError(w, err)
-	return x
 }
 
 // newFuture returns a future of an agent that is alone in its group.
@@ -122,13 +113,13 @@ func sparseExtraction[T any](wrap func(*cudagroup.Worker, *tensor.Sparse) T, unw
 		require.NoError(w, err)
 		got := unwrap(v)
 		require.Equal(w, gpu, got.Device())
-		read, err := tensor.NewSparse(hostOn(another, w, got.Indices()), hostOn(another, w, got.Values()), got.Shape()...)
-		require.NoError(w, err)
+		read, err := tensor.NewSparse(w.HostOn(another, got.Indices()), w.HostOn(another, got.Values()), got.Shape()...)
+		require.NoError(w, err, drops.WrongBytes)
 		read, err = read.Coalesce()
 		require.NoError(w, err)
 		same, err := tensor.EqualSparse(expected, read)
 		require.NoError(w, err)
-		require.True(w, same, "%v is not %v", read.Values(), expected.Values())
+		require.True(w, same, "%s: %v is not %v", drops.WrongBytes, read.Values(), expected.Values())
 	}
 }
 

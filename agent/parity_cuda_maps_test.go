@@ -49,27 +49,27 @@ type results struct {
 }
 
 // add appends the tensor that f returns, moved to the GPU with that index, unless there was an error.
-func (r *results) add(ctx context.Context, e *ops.Engine, index int, f func() (*tensor.Tensor, error)) {
+func (r *results) add(ctx context.Context, w *cudagroup.Worker, index int, f func() (*tensor.Tensor, error)) {
 	if r.err != nil {
 		return
 	}
 	x, err := f()
 	if err == nil {
-		x, err = e.To(ctx, x, cudagroup.GPU(index))
+		x, err = w.To(ctx, x, cudagroup.GPU(index))
 	}
 	r.list, r.err = append(r.list, x), err
 }
 
-// mapFuncs returns the functions of the tests of device maps, computed by e.
-func mapFuncs(e *ops.Engine) agent.Funcs {
-	one := ops.Int(1)
+// mapFuncs returns the functions of the tests of device maps, computed by w.
+func mapFuncs(w *cudagroup.Worker) agent.Funcs {
+	e, one := w.Engine, ops.Int(1)
 	return agent.Funcs{
 		gpuAdd.Serve(func(ctx context.Context, p twoTensors) (*tensor.Tensor, error) {
 			if p.X.Device() != cudagroup.GPU(1) || p.Y.Device() != cudagroup.GPU(1) {
 				return nil, errAffinity
 			}
 			var r results
-			r.add(ctx, e, 0, func() (*tensor.Tensor, error) { return e.Add(ctx, p.X, p.Y, one) })
+			r.add(ctx, w, 0, func() (*tensor.Tensor, error) { return e.Add(ctx, p.X, p.Y, one) })
 			return r.list[0], r.err
 		}),
 		gpuAddGivenDevices.Serve(func(ctx context.Context, p givenDevices) (*tensor.Tensor, error) {
@@ -101,15 +101,15 @@ func mapFuncs(e *ops.Engine) agent.Funcs {
 				return nil, errAffinity
 			}
 			var r results
-			r.add(ctx, e, 0, func() (*tensor.Tensor, error) { return e.Add(ctx, p.X, p.Y, one) })
-			r.add(ctx, e, 1, func() (*tensor.Tensor, error) { return e.Sub(ctx, p.X, p.Y, one) })
-			r.add(ctx, e, 2, func() (*tensor.Tensor, error) { return e.Mul(ctx, p.X, p.Y) })
-			r.add(ctx, e, 3, func() (*tensor.Tensor, error) { return e.Div(ctx, p.X, p.Y) })
+			r.add(ctx, w, 0, func() (*tensor.Tensor, error) { return e.Add(ctx, p.X, p.Y, one) })
+			r.add(ctx, w, 1, func() (*tensor.Tensor, error) { return e.Sub(ctx, p.X, p.Y, one) })
+			r.add(ctx, w, 2, func() (*tensor.Tensor, error) { return e.Mul(ctx, p.X, p.Y) })
+			r.add(ctx, w, 3, func() (*tensor.Tensor, error) { return e.Div(ctx, p.X, p.Y) })
 			return r.list, r.err
 		}),
 		addToGPU.Serve(func(ctx context.Context, p addend) (*tensor.Tensor, error) {
 			var r results
-			r.add(ctx, e, 0, func() (*tensor.Tensor, error) { return e.AddNumber(ctx, p.X, ops.Int(p.Y), one) })
+			r.add(ctx, w, 0, func() (*tensor.Tensor, error) { return e.AddNumber(ctx, p.X, ops.Int(p.Y), one) })
 			return r.list[0], r.err
 		}),
 		gpuAddWrongGPUs.Serve(func(ctx context.Context, p twoTensors) (*tensor.Tensor, error) {
@@ -129,7 +129,7 @@ func mapFuncs(e *ops.Engine) agent.Funcs {
 // each set by a call of SetDeviceMap, and runs f with its agent.
 func withMaps(w *cudagroup.Worker, worker string, each []map[int]int, f func(a *agent.Agent)) {
 	w.Live(func(c *agent.Config) {
-		c.Funcs = mapFuncs(w.Engine)
+		c.Funcs = mapFuncs(w)
 		for _, m := range each {
 			require.NoError(w, c.SetDeviceMap(worker, cudagroup.Map(m)))
 		}
@@ -261,7 +261,7 @@ func TestParityCudaMaps(t *testing.T) {
 		cudagroup.Case{ID: test + "in_options", Run: func(w *cudagroup.Worker) {
 			to := w.Next(1)
 			w.Live(func(c *agent.Config) {
-				c.Funcs = mapFuncs(w.Engine)
+				c.Funcs = mapFuncs(w)
 				c.DeviceMaps = map[string]agent.DeviceMap{to: cudagroup.Map(map[int]int{0: 1, 1: 0})}
 			}, func(a *agent.Agent) { requireMultiGPU(w, a, to) })
 		}},

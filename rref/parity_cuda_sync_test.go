@@ -194,6 +194,7 @@ func (l *linear) forward(ctx context.Context, x *tensor.Tensor) (*tensor.Tensor,
 // ownModel calls a model of its own, and compares the sum of the result that is computed for a reference with that
 // computed at once. PyTorch's test has 2,048 rows and 20,000 outputs, for which the simulated devices need minutes.
 func ownModel(w *cudagroup.Worker, local, remote int) {
+	const rows = 50
 	in, out := drops.Pick(2048, 20), drops.Pick(2000, 500)
 	withModels(w, func(c *agent.Config) { setMap(w, c, w.Name(), local, remote) }, func(m cudaMember) {
 		to := agent.To(m.Name())
@@ -213,9 +214,30 @@ func ownModel(w *cudagroup.Worker, local, remote int) {
 			sum, err := m.Engine.Sum(m.Context(), y, nil, false, tensor.F32)
 			require.NoError(m, err)
 			requireSameTensor(w, cudagroup.GPU(local), sum, kept)
+			requireProduct(m, y, uint64(i), in, out)
 		}
 		m.RequireRoutes(m.Name(), cudagroup.Map(map[int]int{local: remote}))
 	})
+}
+
+// requireProduct requires that y is the result of the model for the input of that seed, up to rounding. y is valid on the
+// current stream of the case.
+func requireProduct(m cudaMember, y *tensor.Tensor, seed uint64, in, out int) {
+	x, err := random(m.Context(), m.Worker, seed, device.CPU(), in, in)
+	require.NoError(m, err)
+	weight, err := random(m.Context(), m.Worker, 3, device.CPU(), in, out)
+	require.NoError(m, err)
+	product, err := m.Engine.MatMul(m.Context(), x, weight)
+	require.NoError(m, err)
+	want, err := tensor.Data[float32](product)
+	require.NoError(m, err)
+	got, err := tensor.Data[float32](m.Host(y))
+	require.NoError(m, err)
+	for i, v := range got {
+		if diff := v - want[i]; !(max(diff, -diff) <= 1e-3) { // also if it is NaN
+			require.Equal(m, want[i], v, drops.WrongBytes)
+		}
+	}
 }
 
 func TestParityCudaOwnModel(t *testing.T) {

@@ -3,6 +3,7 @@ package dist_test
 import (
 	"context"
 	"math/rand/v2"
+	"slices"
 
 	"github.com/stretchr/testify/require"
 
@@ -22,6 +23,7 @@ import (
 type cudaWorker struct {
 	*worker
 	group *cudagroup.Worker
+	made  map[variable][]float32 // the elements of leaves
 }
 
 // cudaCase returns the case with that ID: each process joins with
@@ -35,7 +37,7 @@ func cudaCase(id string, maps func(w *cudagroup.Worker) map[string]agent.DeviceM
 			c.Extensions = []agent.Extension{rref.New(rref.Options{Methods: cudaMethods()}), graph}
 		}, func(a *agent.Agent) {
 			ctx := autograd.WithEngine(g.Context(), g.Engine)
-			s(&cudaWorker{&worker{Agent: a, graph: graph, ctx: ctx, rank: g.Rank, last: g.Rank}, g})
+			s(&cudaWorker{&worker{Agent: a, graph: graph, ctx: ctx, rank: g.Rank, last: g.Rank}, g, map[variable][]float32{}})
 		})
 		require.Equal(g, empty, graph.Metrics())
 	}}
@@ -62,25 +64,33 @@ func (w *cudaWorker) requireIPC(local, rank int) {
 // leaf returns a leaf on d that requires a gradient, whose elements are scale times a random number from
 // next.
 func (w *cudaWorker) leaf(d device.Device, next func(*rand.Rand) float32, shape ...int) variable {
-	x, err := autograd.Parameter(w.tensor(d, next, shape...))
+	t, data := w.tensorAndData(d, next, shape...)
+	x, err := autograd.Parameter(t)
 	require.NoError(w.group, err)
+	w.made[x] = data
 	return x
 }
 
 // tensor returns a tensor on d whose elements are random numbers from next.
 func (w *cudaWorker) tensor(d device.Device, next func(*rand.Rand) float32, shape ...int) *tensor.Tensor {
+	x, _ := w.tensorAndData(d, next, shape...)
+	return x
+}
+
+// tensorAndData returns a tensor as tensor does, and its elements.
+func (w *cudaWorker) tensorAndData(d device.Device, next func(*rand.Rand) float32, shape ...int) (*tensor.Tensor, []float32) {
 	n, err := tensor.NumElements(shape)
 	require.NoError(w.group, err)
 	data, random := make([]float32, n), rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64()))
 	for i := range data {
 		data[i] = next(random)
 	}
-	x, err := tensor.FromSlice(data, shape...)
+	x, err := tensor.FromSlice(slices.Clone(data), shape...)
 	require.NoError(w.group, err)
 	x, err = w.group.To(w.ctx, x, d)
 	require.NoError(w.group, err)
 	require.Equal(w.group, d, x.Device())
-	return x
+	return x, data
 }
 
 // uniform returns a random number in [0, 1).
@@ -120,12 +130,29 @@ func (w *cudaWorker) floats(v autograd.Value) []float32 {
 func (w *cudaWorker) requireSame(want, got autograd.Value, d device.Device) {
 	require.Equal(w.group, []device.Device{d, d}, []device.Device{want.Device(), got.Device()})
 	require.Equal(w.group, want.Shape(), got.Shape())
-	x, y := w.floats(want), w.floats(got)
-	for i := range x {
-		if diff := x[i] - y[i]; !(max(diff, -diff) <= 1e-5+1.3e-6*max(x[i], -x[i])) { // also if one is NaN
-			require.Equal(w.group, x[i], y[i], "%s: element %d of %d", drops.WrongBytes, i, len(x))
+	w.requireClose(w.floats(want), w.floats(got))
+}
+
+// requireClose requires that elements differ by rounding at most.
+func (w *cudaWorker) requireClose(want, got []float32) {
+	for i, x := range want {
+		if diff := x - got[i]; !(max(diff, -diff) <= 1e-5+1.3e-6*max(x, -x)) { // also if one is NaN
+			require.Equal(w.group, x, got[i], "%s: element %d of %d", drops.WrongBytes, i, len(want))
 		}
 	}
+}
+
+// requireSum requires that x is the sum of the leaves all, on the device d: the gradients of sums do not depend on their
+// elements.
+func (w *cudaWorker) requireSum(x variable, d device.Device, all ...variable) {
+	require.Equal(w.group, d, x.Value().Device())
+	want := make([]float32, x.Tensor().Len())
+	for _, leaf := range all {
+		for i, v := range w.made[leaf] {
+			want[i] += v
+		}
+	}
+	w.requireClose(want, w.floats(x.Value()))
 }
 
 // gradient returns the gradient of the leaf x in c, which is on the device of x.

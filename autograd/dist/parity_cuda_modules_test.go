@@ -158,8 +158,10 @@ func syncStreams(w *cudaWorker) {
 		require.NoError(t, autograd.Backward(w.ctx, []variable{loss(w.ctx, result, err)}))
 		w.inContext(t, func(ctx context.Context, c *dist.Context) {
 			result, err := module.forward(ctx, input)
+			require.NoError(t, err)
 			require.NoError(t, c.Backward(ctx, loss(ctx, result, err)))
 			w.requireSame(input.Grad(), w.gradient(c, input), w.own())
+			w.requireSum(result, w.own(), input, input)
 		})
 	}
 	w.requireIPC(w.rank, (w.rank+1)%parityWorld)

@@ -25,6 +25,7 @@ func gpuSimple(w *cudaWorker) {
 		require.Len(w.group, c.Gradients(), 2)
 		w.requireSame(t1.Grad(), w.gradient(c, t1), gpu)
 		w.requireSame(t2.Grad(), w.gradient(c, t2), gpu)
+		w.requireSum(t3, gpu, t1, t2)
 	})
 }
 
@@ -43,6 +44,7 @@ func gpuToCPU(onGPU bool) func(w *cudaWorker) {
 					t4 := w.add(ctx, w.to(ctx, t3, gpu), t1, gpu)
 					t5 := exec(t, ctx, w.worker, m, w.next(), addStep(w.to(ctx, t4, cpu), t2))
 					root := w.add(ctx, w.to(ctx, t5, gpu), t4, gpu)
+					last := root
 					if !onGPU {
 						root = exec(t, ctx, w.worker, m, w.next(), addStep(w.to(ctx, root, cpu), t5))
 						require.Equal(t, cpu, root.Value().Device())
@@ -56,6 +58,7 @@ func gpuToCPU(onGPU bool) func(w *cudaWorker) {
 					require.Len(t, c.Gradients(), 2)
 					w.requireSame(t1.Grad(), w.gradient(c, t1), gpu)
 					w.requireSame(t2.Grad(), w.gradient(c, t2), cpu)
+					w.requireSum(last, gpu, t2, t2, t1, t2, t2, t2, t1)
 				})
 			}
 		}
@@ -77,6 +80,7 @@ func deviceMapsBackward(w *cudaWorker) {
 			require.Equal(w.group, w.own(), g.Device())
 			require.Equal(w.group, w.floats(constant(1, 10).Value()), w.floats(g), drops.WrongBytes)
 		}
+		w.requireSum(res, w.own(), t1, t2)
 	})
 }
 

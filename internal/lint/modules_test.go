@@ -32,6 +32,7 @@ var testOnly = map[string]struct {
 	"cudaipc/cusim":                {"a simulated driver", []string{"github.com/ebitengine/purego"}},
 	"cudaipc/driver/drivertest":    {"a conformance suite", []string{"github.com/stretchr/testify"}},
 	"internal/testutil/cudagroup":  {"workers with simulated GPUs", []string{"github.com/stretchr/testify"}},
+	"internal/testutil/drops":      {"tests on the simulated driver", nil},
 	"internal/testutil/leakcheck":  {"the TestMain of all packages", []string{"go.uber.org/goleak"}},
 	"internal/testutil/procgroup":  {"tests in several processes", nil},
 	"internal/testutil/subprocess": {"tests that change their process for good", nil},

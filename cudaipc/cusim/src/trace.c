@@ -47,7 +47,7 @@ struct call_counter *counter_for_remote(void) { return &remote; }
 struct call_counter *counter_for_none(void) { return &none; }
 
 /* See cusim_set_site. */
-static _Thread_local char site[400];
+static _Thread_local char site[1000];
 
 void cusim_set_site(const char *text) { snprintf(site, sizeof site, "%s", text); }
 
@@ -67,7 +67,7 @@ bool call_is_dropped(enum numbered call, struct call_counter *counter)
     snprintf(name, sizeof name, "%s %s %s %u", config()->process, call_names[call], counter->name,
              ++counter->count[call]);
     if (config()->trace[0] != '\0') {
-        char line[sizeof name + sizeof site];
+        char line[sizeof name + sizeof site + 2];
         snprintf(line, sizeof line, "%s%s%s\n", name, site[0] == '\0' ? "" : "\t", site);
         write_trace(line);
     }

@@ -18,13 +18,17 @@ import (
 // otherByte is what memory is overwritten with. Four of them are no number of a case.
 const otherByte = 0xee
 
-// The work that makes memory late, in sleeps of SleepTime. In the first try of a drop the tensors of a case are later than
-// the memory into which they are received, and are overwritten when they were sent. In the second try it is the other way
-// round: the later of two streams hides a missing call of the other one. Further tries take longer, for loaded machines.
-func lateSource() int  { return (5 - 4*(drops.Try()%2)) * longer() }
-func lateTarget() int  { return (1 + 4*(drops.Try()%2)) * longer() }
-func overwrites() bool { return drops.Try()%2 == 0 }
-func longer() int      { return []int{1, 3, 10}[drops.Try()/2] }
+// lateSource and lateTarget are the work that makes memory late, in sleeps of SleepTime. In one try of a drop the tensors
+// of a case are later than the memory into which they are received, and in the next one it is the other way round: the
+// later of two streams hides a missing call of the other one. Further tries take longer, for loaded machines.
+func lateSource() int { return (5 - 4*(drops.Try()%2)) * longer() }
+func lateTarget() int { return (1 + 4*(drops.Try()%2)) * longer() }
+func longer() int     { return []int{1, 3, 10}[drops.Try()/2] }
+
+// overwritesSent and overwritesArguments report whether this try overwrites tensors that were sent, or arguments that
+// were received. One would delay the other, and both delay the work in whose place a call is missing.
+func overwritesSent() bool      { return drops.Try() == 0 || drops.Try() == 4 }
+func overwritesArguments() bool { return drops.Try() == 2 }
 
 // strictly changes the Config of an agent in cases that see wrong bytes if a call of the driver is missing, those of
 // a run of drops: memory is not ready at once when it is allocated, and tensors are overwritten for a while once
@@ -39,7 +43,7 @@ func (w *Worker) strictly(c *agent.Config) {
 	}
 	c.Codec = lendingCodec{c.Registry}
 	i := agent.Interceptor{Encoded: w.lend}
-	if len(c.Extensions) == 0 { // references keep arguments
+	if overwritesArguments() && len(c.Extensions) == 0 { // references keep arguments
 		i.Decoded = w.lendArguments
 	}
 	c.Interceptors = append(c.Interceptors, i)
@@ -100,30 +104,37 @@ func (w *Worker) lend(ctx context.Context, m *agent.Message) error {
 	storages, _ := m.State(lentKey{}).([]*tensor.Storage)
 	for _, s := range storages {
 		w.lent.Store(s, true)
-		m.OnEnd(func(agent.MessageEnd) { w.overwriteForAWhile(ctx, s) })
+		if overwrite := w.overwriter(ctx, s); overwrite != nil && overwritesSent() {
+			m.OnEnd(func(agent.MessageEnd) { overwrite() })
+		}
 	}
 	return nil
 }
 
 // lendArguments does the same for arguments that this worker has received, unless it sends them again.
 func (w *Worker) lendArguments(ctx context.Context, m *agent.Message) error {
+	if m.Kind != agent.KindRequest {
+		return nil
+	}
 	storages, _ := m.State(lentKey{}).([]*tensor.Storage)
 	for _, s := range storages {
-		m.OnEnd(func(agent.MessageEnd) {
-			if _, found := w.lent.Load(s); !found && m.Kind == agent.KindRequest {
-				w.overwriteForAWhile(ctx, s)
-			}
-		})
+		if overwrite := w.overwriter(ctx, s); overwrite != nil {
+			m.OnEnd(func(agent.MessageEnd) {
+				if _, found := w.lent.Load(s); !found {
+					overwrite()
+				}
+			})
+		}
 	}
 	return nil
 }
 
-// overwriteForAWhile overwrites the memory of x, if it is that of a GPU, on the stream on which it is valid, or else on
-// the current stream of ctx, and then restores it.
-func (w *Worker) overwriteForAWhile(ctx context.Context, x *tensor.Storage) {
+// overwriter returns a function that overwrites the memory of x for a while, on the stream on which it is valid or else
+// the current one of ctx, and then restores the present bytes. It returns nil for memory of the host.
+func (w *Worker) overwriter(ctx context.Context, x *tensor.Storage) (overwrite func()) {
 	b, err := x.Buffer()
-	if err != nil || b.IsHost() || b.Len() == 0 || !overwrites() {
-		return
+	if err != nil || b.IsHost() || b.Len() == 0 {
+		return nil
 	}
 	if b.Stream() == nil {
 		b = b.WithStream(device.StreamFrom(ctx, b.Device()))
@@ -132,9 +143,14 @@ func (w *Worker) overwriteForAWhile(ctx context.Context, x *tensor.Storage) {
 	saved, err := w.Kind.AllocHost(b.Len(), s)
 	require.NoError(w, err)
 	require.NoError(w, w.Kind.Copy(saved, b))
-	w.overwrite(b)
-	require.NoError(w, w.Kind.Sleep(s, time.Duration(lateSource())*SleepTime))
-	require.NoError(w, w.Kind.Copy(b, saved))
+	return func() {
+		if _, err := x.Buffer(); err != nil {
+			return // released
+		}
+		w.overwrite(b)
+		require.NoError(w, w.Kind.Sleep(s, time.Duration(lateSource())*SleepTime))
+		require.NoError(w, w.Kind.Copy(b, saved))
+	}
 }
 
 // overwrite enqueues that b has other bytes.
@@ -152,8 +168,8 @@ func (w *Worker) pageLocked(n int, s device.Stream) device.Buffer {
 	return b
 }
 
-// copyLate copies x to d after slow work of the current stream of ctx, and uses page-locked memory that is free then. Earlier
-// copies on that stream have ended, so that their memory is not the one that is found.
+// copyLate copies x, on the host, to d after slow work of the current stream of ctx, and uses page-locked memory that is
+// free then. Earlier copies on that stream have ended, so that their memory is not the one that is found.
 func (w *Worker) copyLate(ctx context.Context, x *tensor.Tensor, d device.Device) (*tensor.Tensor, error) {
 	s := device.StreamFrom(ctx, d).(*cudaipc.Stream)
 	require.Eventually(w, func() bool {

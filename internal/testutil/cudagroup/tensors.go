@@ -58,9 +58,9 @@ func (w *Worker) Full(value float64, d device.Device, shape ...int) *tensor.Tens
 	return x
 }
 
-// To returns x, made on the host, on d, valid on the current stream of ctx.
+// To returns x on d, valid on the current stream of ctx.
 func (w *Worker) To(ctx context.Context, x *tensor.Tensor, d device.Device) (*tensor.Tensor, error) {
-	if drops.Running() && d != device.CPU() {
+	if drops.Running() && x.Device() == device.CPU() && d != device.CPU() {
 		return w.copyLate(ctx, x, d)
 	}
 	return w.Engine.To(ctx, x, d)
@@ -109,12 +109,17 @@ func Ordered(ctx context.Context, x *tensor.Tensor) (*tensor.Tensor, error) {
 // current stream of the case, without a wait for the stream on which x is valid.
 func (w *Worker) Host(x *tensor.Tensor) *tensor.Tensor {
 	require.NotNil(w, x)
-	x, err := Current(w.ctx, x)
+	return w.HostOn(w.ctx, x)
+}
+
+// HostOn returns a copy of x as Host does, read on the current stream of ctx.
+func (w *Worker) HostOn(ctx context.Context, x *tensor.Tensor) *tensor.Tensor {
+	x, err := Current(ctx, x)
 	require.NoError(w, err)
 	if drops.Running() && x.Device() != device.CPU() {
 		return w.hostOf(x)
 	}
-	x, err = w.Engine.To(w.ctx, x, device.CPU())
+	x, err = w.Engine.To(ctx, x, device.CPU())
 	require.NoError(w, err)
 	return x
 }

@@ -126,7 +126,9 @@ func (s Suite) Prove(t *testing.T) {
 // scenarios returns the names of all scenarios of s.
 func (s Suite) scenarios(t *testing.T) (names []string) {
 	t.Helper()
-	r := begin(t, s.Tests, map[string]string{"CUSIM_TRACE": ""})()
+	with := options(0)
+	with["CUSIM_TRACE"] = ""
+	r := begin(t, s.Tests, with)()
 	if r.failed {
 		t.Fatal("the tests fail:", tail(r.output))
 	}

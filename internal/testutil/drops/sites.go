@@ -44,12 +44,12 @@ func (d siteDriver) SyncEvent(e driver.Event) error {
 const module = "github.com/tensorpipe-go/tensorpipe/"
 
 // sites is how many functions a call site has, at most.
-const sites = 8
+const sites = 12
 
 // site returns the functions of this module that make the present call, the innermost first, separated by " < ",
 // as in "cudaipc.(*gpu).order < cudaipc.(*Stream).WaitFor".
 func site() string {
-	var pcs [40]uintptr
+	var pcs [60]uintptr
 	frames := runtime.CallersFrames(pcs[:runtime.Callers(3, pcs[:])])
 	var names []string
 	for more := true; more && len(names) < sites; {
