@@ -30,7 +30,7 @@ func TestDrops(t *testing.T) {
 	})
 	t.Run("XTH", func(t *testing.T) {
 		drops.Suite{
-			Tests: "^TestParityOfChannels$/^cuda_xth$/^mem$", Skip: isOmitted, Redundant: dropReasons, Calls: 6,
+			Tests: "^TestParityOfChannels$/^cuda_xth$/^mem$", Skip: isOmitted, Redundant: xthReasons, Calls: 6,
 			Sample: []string{"TestParityOfChannels/cuda_xth/mem/" + order, "TestParityOfChannels/cuda_xth/mem/Native/" + order},
 		}.Prove(t)
 	})
@@ -58,7 +58,31 @@ func isOmitted(scenario string) bool {
 	return slices.ContainsFunc(omitted, func(part string) bool { return strings.Contains(scenario, part) })
 }
 
-// dropReasons are the reasons why bytes are right without a call.
+// xthReasons are the reasons why bytes are right without a call of cuda_xth.
+var xthReasons = []drops.Reason{
+	{
+		Text:     "no byte of the tensor is received",
+		Scenario: `/Abort/(RecvWithoutSend|SendWithoutRecv)$|/EndRecv/UnreceivedTensor$|/PeerLoss/PeerClosesIdleChannel$`,
+		Site:     `< xth.recordWritten <`,
+	},
+	{
+		Text:     "an empty tensor is read",
+		Scenario: `/(channel.(CallbacksAreDeferred|EmptyAndNonEmptyTensors)@cuda_xth|EmptyPutsNothingOnTheWire)$`,
+		Site:     `^cudaipc.\(\*Stream\).Record < cudaipc.\(\*Stream\).Synchronize < channeltest.allocator.want `,
+	},
+	{
+		Text:     "the tensor was written long before it is copied, because others are sent in between",
+		Scenario: `/(channel.SendMultipleTensors@cuda_xth|Transfer/Sizes|(Send|Recv)LongBefore(Send|Recv))$`,
+		Site:     `< xth.recordWritten <|^cudaipc.\(\*Stream\).Wait < xth.enqueueCopy <`,
+	},
+	{
+		Text:     "it orders the reuse of freed memory of another GPU, and the memory is not freed",
+		Scenario: `/BetweenDevices$`,
+		Site:     `< cudaipc.\(\*copyOperation\).finish < cudaipc.\(\*Kind\).Copy < xth.enqueueCopy <`,
+	},
+}
+
+// dropReasons are the reasons why bytes are right without a call of the other channels.
 var dropReasons = []drops.Reason{
 	{
 		Text:     "no byte of the tensor is received",
@@ -66,7 +90,7 @@ var dropReasons = []drops.Reason{
 	},
 	{
 		Text:     "an empty tensor is read",
-		Scenario: `/(channel.CallbacksAreDeferred@.*|channel.EmptyAndNonEmptyTensors@.*|OneAtATime|EmptyPutsNothingOnTheWire)$`, Call: `record`,
+		Scenario: `/(channel.(CallbacksAreDeferred|EmptyAndNonEmptyTensors)@.*|OneAtATime|EmptyPutsNothingOnTheWire)$`, Call: `record`,
 	},
 	{
 		Text:     "the tensor was written long before it is copied, because others are sent in between",
@@ -75,10 +99,6 @@ var dropReasons = []drops.Reason{
 	{
 		Text:     "the copy out of the slot has ended, because the test has waited for the tensor",
 		Scenario: `^TestParityOfIPC/(Transfer|Streams/.*)/(OneAtATime|MemoryIs[A-Za-z]*|Sizes|BetweenDevices)$`, Call: `wait`,
-	},
-	{
-		Text:     "it orders the reuse of freed memory of another GPU, and the memory is not freed",
-		Scenario: `cuda_xth/.*/BetweenDevices$`,
 	},
 	{
 		Text:     "the memory is ready when the channel has moved the earlier tensors",

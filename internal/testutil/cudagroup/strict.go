@@ -22,7 +22,7 @@ const otherByte = 0xee
 // of a case are later than the memory into which they are received, and in the next one it is the other way round: the
 // later of two streams hides a missing call of the other one. Further tries take longer, for loaded machines.
 func lateSource() int { return (5 - 4*(drops.Try()%2)) * longer() }
-func lateTarget() int { return (1 + 4*(drops.Try()%2)) * longer() }
+func lateTarget() int { return 5 * (drops.Try() % 2) * longer() }
 func longer() int     { return []int{1, 3, 10}[drops.Try()/2] }
 
 // overwritesSent and overwritesArguments report whether this try overwrites tensors that were sent, or arguments that
@@ -61,8 +61,10 @@ func (k lateKind) Alloc(d device.Device, size int, s device.Stream) (device.Buff
 	if err != nil || size == 0 {
 		return b, err
 	}
-	if err := k.w.Kind.Sleep(b.Stream(), time.Duration(lateTarget())*SleepTime); err != nil {
-		return b, err
+	if n := lateTarget(); n > 0 {
+		if err := k.w.Kind.Sleep(b.Stream(), time.Duration(n)*SleepTime); err != nil {
+			return b, err
+		}
 	}
 	k.w.overwrite(b)
 	return b, nil
