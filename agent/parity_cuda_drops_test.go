@@ -20,7 +20,7 @@ func TestDropsOfCuda(t *testing.T) {
 var dropReasons = []drops.Reason{
 	{
 		Text: "a later tensor of the message is copied on the same streams, which wait for that copy",
-		Site: `^cudaipc.exchange < cudaipc.\(\*ipcEnd\).pull`,
+		Site: `^cudaipc.(exchange < cudaipc.\(\*ipcEnd\).pull|\(\*ipcSource\).Copied)`,
 	},
 	{
 		Text:     "the tensor is ready when the next one, on the same stream, is made",
@@ -41,6 +41,10 @@ var dropReasons = []drops.Reason{
 	{
 		Text:     "an earlier copy between the GPUs has ordered their streams",
 		Scenario: `multi_gpu`, Site: `< cudaipc.\(\*copyOperation\).enqueue < .* < agent_test.mapFuncs`,
+	},
+	{
+		Text:     "the other argument, for which the stream waits too, arrives later",
+		Scenario: `gpu_mixed_`, Site: `< cudaipc.\(\*copyOperation\).enqueue < .* < agent_test.mapFuncs`,
 	},
 	{
 		Text: "an earlier result of the same reply is read before",

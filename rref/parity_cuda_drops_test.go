@@ -7,10 +7,17 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/internal/testutil/drops"
 )
 
-// TestDropsOfCuda proves that the cases of references on GPUs need each record and wait of an event.
+// TestDropsOfCuda runs the cases of references on GPUs without each record and wait of an event. It is left out by
+// default, because some calls of the cases in one process have no reason yet.
 func TestDropsOfCuda(t *testing.T) {
 	cusim.Library(t) // skips t if there is none
 	drops.Suite{Tests: "^TestParityCuda", Redundant: dropReasons}.Prove(t)
 }
 
-var dropReasons = []drops.Reason{}
+// dropReasons are the reasons why bytes are right without a call.
+var dropReasons = []drops.Reason{
+	{
+		Text: "it orders the reuse of freed memory of another GPU, and the memory is not freed",
+		Site: `< cudaipc.\(\*copyOperation\).finish < cudaipc.\(\*Kind\).Copy < xth.enqueueCopy <`,
+	},
+}

@@ -101,8 +101,16 @@ func normal(r *rand.Rand) float32 { return float32(r.NormFloat64()) }
 
 // to returns x on d.
 func (w *cudaWorker) to(ctx context.Context, x variable, d device.Device) variable {
-	y, err := autograd.To(ctx, x, d)
-	require.NoError(w.group, err)
+	gpu := d
+	if d == device.CPU() {
+		gpu = x.Value().Device()
+	}
+	var y variable
+	w.group.TakePageLocked(ctx, gpu, 4*x.Tensor().Len(), func() {
+		var err error
+		y, err = autograd.To(ctx, x, d)
+		require.NoError(w.group, err)
+	})
 	require.Equal(w.group, d, y.Value().Device())
 	return y
 }

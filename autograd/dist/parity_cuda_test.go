@@ -54,7 +54,7 @@ func gpuToCPU(onGPU bool) func(w *cudaWorker) {
 						require.NoError(t, autograd.Backward(ctx, []variable{loss}))
 						return
 					}
-					require.NoError(t, c.Backward(ctx, loss))
+					t.TakePageLocked(ctx, gpu, 4*t1.Tensor().Len(), func() { require.NoError(t, c.Backward(ctx, loss)) })
 					require.Len(t, c.Gradients(), 2)
 					w.requireSame(t1.Grad(), w.gradient(c, t1), gpu)
 					w.requireSame(t2.Grad(), w.gradient(c, t2), cpu)

@@ -170,14 +170,36 @@ func (w *Worker) pageLocked(n int, s device.Stream) device.Buffer {
 	return b
 }
 
-// copyLate copies x, on the host, to d after slow work of the current stream of ctx, and uses page-locked memory that is
-// free then. Earlier copies on that stream have ended, so that their memory is not the one that is found.
-func (w *Worker) copyLate(ctx context.Context, x *tensor.Tensor, d device.Device) (*tensor.Tensor, error) {
+// awaitIdle waits until the current stream of ctx on d has no work left.
+func (w *Worker) awaitIdle(ctx context.Context, d device.Device) {
 	s := device.StreamFrom(ctx, d).(*cudaipc.Stream)
 	require.Eventually(w, func() bool {
 		n, err := w.control.Queued(uintptr(s.Handle()))
 		return n == 0 && err == nil
 	}, time.Minute, time.Millisecond)
+}
+
+// TakePageLocked calls work, which copies n bytes between the host and d on the current stream of ctx. In a run of drops
+// all page-locked memory of that size that is free before and after it gets other bytes.
+func (w *Worker) TakePageLocked(ctx context.Context, d device.Device, n int, work func()) {
+	if !drops.Running() {
+		work()
+		return
+	}
+	w.awaitIdle(ctx, d)
+	for _, f := range []func(){work, func() {}} {
+		for range 16 {
+			w.pageLocked(n, device.StreamFrom(ctx, d))
+		}
+		f()
+	}
+}
+
+// copyLate copies x, on the host, to d after slow work of the current stream of ctx, and uses page-locked memory that is
+// free then. Earlier copies on that stream have ended, so that their memory is not the one that is found.
+func (w *Worker) copyLate(ctx context.Context, x *tensor.Tensor, d device.Device) (*tensor.Tensor, error) {
+	w.awaitIdle(ctx, d)
+	s := device.StreamFrom(ctx, d)
 	if err := w.Kind.Sleep(s, time.Duration(lateSource())*SleepTime); err != nil {
 		return nil, err
 	}
