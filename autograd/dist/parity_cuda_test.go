@@ -52,6 +52,7 @@ func gpuToCPU(onGPU bool) func(w *cudaWorker) {
 					loss := sum(t, ctx, root)
 					if m == local {
 						require.NoError(t, autograd.Backward(ctx, []variable{loss}))
+						w.requireSum(last, gpu, t2, t2, t1, t2, t2, t2, t1)
 						return
 					}
 					t.TakePageLocked(ctx, gpu, 4*t1.Tensor().Len(), func() { require.NoError(t, c.Backward(ctx, loss)) })
