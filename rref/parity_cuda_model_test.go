@@ -26,7 +26,7 @@ func batch(i int) int {
 	if i == 0 {
 		return drops.Pick(200, 5)
 	}
-	return drops.Pick(50, 5)
+	return drops.Pick(20, 5)
 }
 
 // convNet is the model of PyTorch's tests of synchronization, on one GPU. There are no kernels for convolutions and
