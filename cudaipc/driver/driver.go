@@ -47,6 +47,10 @@ const (
 	AttributeMinor             DeviceAttribute = 76 // compute capability, the number after the dot
 	AttributeIntegrated        DeviceAttribute = 18 // memory is shared with the host
 	AttributeUnifiedAddressing DeviceAttribute = 41 // host and devices share one address space
+
+	// AttributeIPCEvents is 1 if events have handles for other processes. Drivers before CUDA 12.0 do not know it:
+	// the error matches ResultInvalidValue.
+	AttributeIPCEvents DeviceAttribute = 125
 )
 
 // PointerAttribute is a property of an address, with the driver's number.

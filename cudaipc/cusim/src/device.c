@@ -7,7 +7,10 @@
 
 #include "sim.h"
 
-enum { CUDA_VERSION_11_8 = 11080 };
+enum {
+    CUDA_VERSION_11_8 = 11080,
+    IPC_EVENT_SUPPORTED = 125, /* CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED of CUDA 12.0 */
+};
 
 static int devices; /* visible devices, 0 before cuInit */
 static int physical_of[MAX_DEVICES];
@@ -146,7 +149,7 @@ CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice device)
 /* Returns the value of an attribute; those that are not listed are 0. */
 static int attribute_value(CUdevice_attribute attribute, int device)
 {
-    switch (attribute) {
+    switch ((int)attribute) {
     case CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK:
         return 1024;
     case CU_DEVICE_ATTRIBUTE_WARP_SIZE:
@@ -162,6 +165,8 @@ static int attribute_value(CUdevice_attribute attribute, int device)
         return 1;
     case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR:
         return 9;
+    case IPC_EVENT_SUPPORTED:
+        return !config()->no_ipc;
     default:
         return 0;
     }

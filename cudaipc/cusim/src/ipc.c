@@ -171,6 +171,8 @@ static CUresult get_event(CUipcEventHandle *handle, CUevent event)
         return CUDA_ERROR_INVALID_HANDLE;
     if (!(e->flags & CU_EVENT_INTERPROCESS) || e->imported)
         return misuse(CUDA_ERROR_INVALID_HANDLE, "the event lacks CU_EVENT_INTERPROCESS, or is of another process");
+    if (config()->no_ipc)
+        return CUDA_ERROR_NOT_SUPPORTED;
     struct content c = {
         .magic = EVENT_HANDLE,
         .pid = getpid(),

@@ -64,6 +64,11 @@ func attributes(f *fixture) {
 		major, err := f.DeviceAttribute(driver.AttributeMajor, dev)
 		require.NoError(f, err)
 		require.Positive(f, major)
+		events, err := f.DeviceAttribute(driver.AttributeIPCEvents, dev)
+		if err != nil {
+			f.wantError(err, driver.ResultInvalidValue)
+		}
+		require.Contains(f, []int{0, 1}, events)
 	}
 }
 
