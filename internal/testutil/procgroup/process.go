@@ -29,9 +29,9 @@ type process struct {
 	killed bool
 }
 
-func startProcess(pattern string, env []string) (*process, error) {
+func startProcess(pattern string, env []string, attr *syscall.SysProcAttr) (*process, error) {
 	cmd := exec.Command(os.Args[0], "-test.run="+pattern, "-test.count=1", "-test.timeout="+(2*Limit).String())
-	cmd.Env = env
+	cmd.Env, cmd.SysProcAttr = env, attr
 	p := &process{cmd: cmd, lines: make(chan string, maxQueuedLines), done: make(chan struct{})}
 	cmd.Stderr = &p.errors
 	var err error

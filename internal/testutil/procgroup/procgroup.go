@@ -27,6 +27,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -41,6 +42,7 @@ type Group struct {
 	timer    *time.Timer
 	expired  chan struct{} // closed after Limit
 	env      []string
+	attr     func(rank int) *syscall.SysProcAttr // or nil
 	members  []*process
 	restarts []int // by rank
 }
@@ -52,11 +54,17 @@ type Group struct {
 // still run at the end of the test are ended.
 func Start(t testing.TB, n int, run func(m *Member) error) *Group {
 	t.Helper()
+	return StartWith(t, n, nil, run)
+}
+
+// StartWith is Start with attributes of the processes, by rank, if attr is not nil.
+func StartWith(t testing.TB, n int, attr func(rank int) *syscall.SysProcAttr, run func(m *Member) error) *Group {
+	t.Helper()
 	if m := thisMember(); m != nil {
 		m.run(run) // exits
 	}
 	g := &Group{
-		t: t, expired: make(chan struct{}),
+		t: t, expired: make(chan struct{}), attr: attr,
 		members: make([]*process, n), restarts: make([]int, n),
 		env: environment(n, filepath.Join(t.TempDir(), "store")),
 	}
@@ -77,7 +85,11 @@ func (g *Group) In(t testing.TB) *Group {
 
 func (g *Group) start(rank int) {
 	g.t.Helper()
-	p, err := startProcess(pattern(g.t.Name()), memberEnv(g.env, rank, g.restarts[rank]))
+	var attr *syscall.SysProcAttr
+	if g.attr != nil {
+		attr = g.attr(rank)
+	}
+	p, err := startProcess(pattern(g.t.Name()), memberEnv(g.env, rank, g.restarts[rank]), attr)
 	if err != nil {
 		g.t.Fatalf("procgroup: member %d: %v", rank, err)
 	}
