@@ -6,6 +6,7 @@ import (
 	"runtime"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"github.com/tensorpipe-go/tensorpipe/cudaipc/driver"
 	"github.com/tensorpipe-go/tensorpipe/device"
@@ -17,7 +18,8 @@ type gpu struct {
 	driver   driver.Driver
 	device   device.Device
 	uuid     driver.UUID
-	unusable error // the reason; set by New only
+	unusable error                       // the reason; set by New only
+	refused  atomic.Pointer[HandleError] // nil if other processes can open handles
 
 	start   sync.Mutex // guards the initialisation
 	context driver.Context
@@ -75,6 +77,7 @@ func (g *gpu) inspect() error {
 	if err != nil || mode == computeModeProhibited {
 		return fault("its compute mode prohibits its use", err)
 	}
+	g.inspectHandles()
 	return nil
 }
 

@@ -48,10 +48,14 @@ func (k *Kind) CheckPeers(a, b device.Device) error {
 }
 
 // CheckIPC returns nil if memory and events of d have handles for other processes, and otherwise the
-// reason. It initialises the context of d.
+// reason, a [*HandleError] or that of the driver. It initialises the context of d if the properties of the
+// device do not exclude handles. Factories of [NewIPC] that are made later do not serve a d without handles.
 func (k *Kind) CheckIPC(d device.Device) error {
 	g, err := k.gpuOf(d)
 	if err != nil {
+		return err
+	}
+	if err := g.handles(); err != nil {
 		return err
 	}
 	s, err := g.defaultStream()
@@ -67,13 +71,12 @@ func (k *Kind) CheckIPC(d device.Device) error {
 		return err
 	}
 	defer g.leave()
-	if _, err := g.driver.MemHandle(m.block.segment.base); err != nil {
+	if _, err := g.memHandle(m.block.segment.base); err != nil {
 		return err
 	}
-	e, err := g.driver.NewEvent(driver.EventDisableTiming | driver.EventInterprocess)
+	e, _, err := g.newInterprocessEvent()
 	if err != nil {
 		return err
 	}
-	_, err = g.driver.EventHandle(e)
-	return errors.Join(err, g.driver.DestroyEvent(e))
+	return g.driver.DestroyEvent(e)
 }

@@ -3,12 +3,14 @@ package cudaipc
 import (
 	"context"
 	"encoding/hex"
+	"maps"
 	"math"
 	"os"
 
 	"github.com/tensorpipe-go/tensorpipe/channel"
 	"github.com/tensorpipe-go/tensorpipe/cudaipc/driver"
 	"github.com/tensorpipe-go/tensorpipe/device"
+	"github.com/tensorpipe-go/tensorpipe/internal/errtext"
 	"github.com/tensorpipe-go/tensorpipe/internal/nop"
 	"github.com/tensorpipe-go/tensorpipe/internal/sysid"
 )
@@ -19,27 +21,50 @@ const IPCName = "cuda_ipc"
 // IPC is a factory of channels between GPUs of two processes of one machine: the receiver maps the
 // sender's memory and copies it once, on its own stream. In the compatible dialect tensors are copied
 // through an outbox of the sender, as by TensorPipe. See [NewIPC].
-type IPC struct{ kind *Kind }
+type IPC struct {
+	kind     *Kind
+	unusable map[device.Device]error
+}
 
 var (
 	_ channel.Factory        = (*IPC)(nil)
 	_ channel.DeviceReporter = (*IPC)(nil)
+	_ channel.Prober         = (*IPC)(nil)
 )
 
 // NewIPC returns a factory of channels for the devices of kind. The devices of a pair are one GPU, or
-// two that can access each other's memory.
-func NewIPC(kind *Kind) *IPC { return &IPC{kind} }
-
-// Viable returns nil if the kind has a usable device and this process can be identified, and
-// otherwise the reason.
-func (f *IPC) Viable() error {
-	if _, err := sysid.BootID(); err != nil {
-		return err
+// two that can access each other's memory. Devices without handles for other processes are not served, see
+// [HandleError]. If the driver refuses a handle later, the transfer fails, and pipes that are opened after
+// that use another channel for the device.
+func NewIPC(kind *Kind) *IPC {
+	f := &IPC{kind: kind, unusable: kind.Unusable()}
+	for _, d := range kind.Devices() {
+		if err := kind.gpus[d.Index].handles(); err != nil {
+			f.unusable[d] = err
+		}
 	}
-	return f.kind.Viable()
+	return f
 }
 
-// DeviceDescriptors returns the descriptor of each usable GPU, in TensorPipe's form: the id of the
+// Viable returns nil if a device is served and this process can be identified, and otherwise the reason.
+func (f *IPC) Viable() error {
+	if _, err := sysid.Process(); err != nil {
+		return err
+	}
+	if err := f.kind.Viable(); err != nil {
+		return err
+	}
+	var reasons []error
+	for _, d := range f.kind.Devices() {
+		if f.unusable[d] == nil {
+			return nil
+		}
+		reasons = append(reasons, f.unusable[d])
+	}
+	return errtext.Join(reasons...)
+}
+
+// DeviceDescriptors returns the descriptor of each GPU that is served, in TensorPipe's form: the id of the
 // running kernel, the process, and the UUID of the GPU. It initialises no context.
 func (f *IPC) DeviceDescriptors() map[device.Device]string {
 	boot, err := sysid.BootID()
@@ -48,7 +73,7 @@ func (f *IPC) DeviceDescriptors() map[device.Device]string {
 	}
 	out := make(map[device.Device]string)
 	for _, g := range f.kind.gpus {
-		if g.unusable == nil {
+		if f.unusable[g.device] == nil {
 			out[g.device] = ipcPlace{boot: boot, pid: int64(os.Getpid()), uuid: uuidText(g.uuid)}.encode()
 		}
 	}
@@ -56,7 +81,7 @@ func (f *IPC) DeviceDescriptors() map[device.Device]string {
 }
 
 // Unusable implements [channel.DeviceReporter].
-func (f *IPC) Unusable() map[device.Device]error { return f.kind.Unusable() }
+func (f *IPC) Unusable() map[device.Device]error { return maps.Clone(f.unusable) }
 
 // ipcPlace is the content of a device descriptor.
 type ipcPlace struct {

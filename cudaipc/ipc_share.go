@@ -69,15 +69,11 @@ func (g *gpu) newSharedEvent() (*sharedEvent, error) {
 			return list[len(list)-1], nil
 		}
 	}
-	handle, err := g.driver.NewEvent(driver.EventDisableTiming | driver.EventInterprocess)
+	handle, ipc, err := g.newInterprocessEvent()
 	if err != nil {
 		return nil, err
 	}
 	g.shared = append(g.shared, handle)
-	ipc, err := g.driver.EventHandle(handle)
-	if err != nil {
-		return nil, err
-	}
 	return &sharedEvent{gpu: g, handle: handle, ipc: ipc}, nil
 }
 
@@ -150,7 +146,7 @@ func (a *allocator) export(s *segment, process int) (driver.IPCHandle, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if len(s.importers) == 0 {
-		h, err := a.gpu.driver.MemHandle(s.base)
+		h, err := a.gpu.memHandle(s.base)
 		if err != nil {
 			return h, err
 		}

@@ -82,7 +82,7 @@ func (g *gpu) newOutbox() (_ *outbox, err error) {
 	if b.base, err = g.driver.Alloc(slotCount * slotSize); err != nil {
 		return nil, err
 	}
-	b.memory, err = g.driver.MemHandle(b.base)
+	b.memory, err = g.memHandle(b.base)
 	for i := range b.events {
 		if err == nil {
 			b.events[i], err = g.newSharedEvent()

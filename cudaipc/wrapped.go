@@ -22,7 +22,7 @@ const fewWrapped = 64
 // processes, by any address in it. The context must be current.
 func (g *gpu) wrappedHandle(p driver.Ptr) (base driver.Ptr, h driver.IPCHandle, err error) {
 	if base, _, err = g.driver.AddressRange(p); err == nil {
-		h, err = g.driver.MemHandle(base)
+		h, err = g.memHandle(base)
 	}
 	return base, h, err
 }

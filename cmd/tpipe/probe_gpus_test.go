@@ -27,7 +27,8 @@ func TestProbeShowsGPUs(t *testing.T) {
 	require.NotContains(t, all, "cuda:3")
 
 	restricted := run("CUSIM_DEVICES=2", "CUSIM_NO_P2P=1", "CUSIM_NO_IPC=1")
-	require.Regexp(t, `gpu +cuda:0 IPC +no +driver: cuIpcGetMemHandle: CUDA_ERROR_NOT_SUPPORTED\n`, restricted)
+	require.Regexp(t, `gpu +cuda:0 IPC +no +cudaipc: cuda:0 has no handles for other processes\n`, restricted)
+	require.Regexp(t, `channel +cuda_ipc +no +cudaipc: cuda:0 has no handles for other processes; cudaipc: cuda:1 has`, restricted)
 	require.Regexp(t, `gpu +cuda:0 and cuda:1 +no +cudaipc: cuda:0 and cuda:1 cannot access each other's memory`, restricted)
 	require.Regexp(t, `gpu +driver +no +driver: CUDA is not viable: there is no device`, run("CUSIM_NO_DEVICE=1"))
 }

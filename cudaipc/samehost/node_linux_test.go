@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -35,6 +36,10 @@ type route struct {
 
 	// frames makes the second process a hostile one: it returns what its channel sends in place of a tensor.
 	frames func(n *node, id uint64, size int) [][]byte
+
+	open func(n *node, d driver.Driver) driver.Driver      // replaces the driver, if it is not nil
+	want func(n *node, local, remote device.Device) string // the channel of a pair; nil is cuda_ipc for all
+	attr func(rank int) *syscall.SysProcAttr               // of the processes, if it is not nil
 }
 
 // The native dialect copies directly, the compatible one through an outbox.
@@ -91,7 +96,7 @@ func (p pair) replace() {
 func (r route) start(t *testing.T, options map[string]string, f func(n *node)) pair {
 	t.Helper()
 	lib := cusim.Library(t)
-	g := procgroup.Start(t, 2, func(m *procgroup.Member) error { return r.run(m, lib, f) })
+	g := procgroup.StartWith(t, 2, r.attr, func(m *procgroup.Member) error { return r.run(m, lib, f) })
 	text, err := json.Marshal(options)
 	require.NoError(t, err)
 	g.SendAll(string(text))
@@ -142,6 +147,9 @@ func (r route) run(m *procgroup.Member, lib string, f func(n *node)) error {
 	d, err := driver.Open(lib)
 	if err != nil {
 		return err
+	}
+	if r.open != nil {
+		d = r.open(n, d)
 	}
 	if n.kind, err = cudaipc.New(drops.WithSites(d, n.control), cudaipc.Options{}); err != nil {
 		return err
@@ -214,8 +222,17 @@ func (n *node) requireRoute() {
 	plan := n.Plan()
 	require.Equal(n, n.route.dialect, plan.Dialect)
 	require.Equal(n, n.route.shared, plan.Transport == shm.Name, plan)
-	name, _ := plan.Channel(gpu(0), gpu(1))
-	require.Equal(n, cudaipc.IPCName, name, plan)
+	n.requireChannel(n.kind.Devices()[0], n.kind.Devices()[len(n.kind.Devices())-1])
+}
+
+// requireChannel requires the channel of a pair of GPUs.
+func (n *node) requireChannel(local, remote device.Device) {
+	want := cudaipc.IPCName
+	if n.route.want != nil {
+		want = n.route.want(n, local, remote)
+	}
+	name, _ := n.Plan().Channel(local, remote)
+	require.Equal(n, want, name, "between %v and %v: %v", local, remote, n.Plan())
 }
 
 // close closes everything, and requires that the driver was not misused.
