@@ -115,7 +115,7 @@ func (a *allocator) unused() (out []*block) {
 	}
 	for stream, list := range a.free {
 		a.free[stream] = slices.DeleteFunc(list, func(b *block) bool {
-			if b.size != b.segment.size || b.segment.exported() {
+			if b.size != b.segment.size || a.exported(b.segment) {
 				return false
 			}
 			out = append(out, b)
@@ -136,7 +136,7 @@ func (a *allocator) close() (exported bool, err error) {
 	a.closed = true
 	var all []error
 	for _, s := range a.segments {
-		if s.exported() {
+		if a.exported(s) {
 			exported = true
 			continue
 		}

@@ -135,9 +135,17 @@ func (r faultRun) moveWrapped() error {
 	if err != nil {
 		return err
 	}
-	defer func() { // after the channels have unmapped it
+	unmapped := func() error { // after the channels have tried to
 		for _, other := range r.gpus {
 			other.background.Wait()
+		}
+		return r.CheckFree(p)
+	}
+	defer func() {
+		for errors.Is(unmapped(), faultResult) { // once at most
+		}
+		if errors.Is(unmapped(), ErrMapped) {
+			return
 		}
 		for g.enter() != nil { // fails once at most
 		}
@@ -154,7 +162,10 @@ func (r faultRun) moveWrapped() error {
 	if err := r.moveFrom(b, pattern(1, size), NewIPC(r.Kind), true); err != nil {
 		return err
 	}
-	return cmp.Or(r.CheckFree(p), s.Synchronize(r.Context()))
+	if err := unmapped(); err != nil && !errors.Is(err, ErrMapped) {
+		return err
+	}
+	return s.Synchronize(r.Context())
 }
 
 // moveFrom moves src, which has the bytes want, to another GPU, twice.

@@ -35,8 +35,9 @@ type importedMemory struct {
 // driver may refuse to map it twice, and unmapped when the last channel that uses it has closed. It stays until then,
 // because unmapping waits for the device.
 type importTable struct {
-	mu  sync.Mutex
-	all map[importKey]*importedMemory
+	mu   sync.Mutex
+	all  map[importKey]*importedMemory
+	open map[driver.IPCHandle]int // mappings, also those that are being unmapped or could not be
 }
 
 // importSet has what one channel uses of its peer.
@@ -89,11 +90,8 @@ func (s *importSet) memory(user *Stream, h *driver.IPCHandle) (ptr driver.Ptr, s
 			return 0, 0, fmt.Errorf("%w: more than %d allocations", channel.ErrProtocol, s.maxMemory)
 		}
 		if m == nil {
-			if m, err = user.gpu.mapMemory(h); err != nil {
+			if m, err = t.mapMemory(key); err != nil {
 				return 0, 0, err
-			}
-			if t.all == nil {
-				t.all = make(map[importKey]*importedMemory)
 			}
 			t.all[key] = m
 		}
@@ -104,17 +102,41 @@ func (s *importSet) memory(user *Stream, h *driver.IPCHandle) (ptr driver.Ptr, s
 	return m.ptr, m.size, nil
 }
 
-// mapMemory maps memory of another process. The context must be current.
-func (g *gpu) mapMemory(h *driver.IPCHandle) (*importedMemory, error) {
-	ptr, err := g.driver.OpenMem(h)
+// mapMemory maps memory of another process. The context must be current, and the caller holds mu.
+func (t *importTable) mapMemory(key importKey) (*importedMemory, error) {
+	d := key.gpu.driver
+	ptr, err := d.OpenMem(&key.handle)
 	if err != nil {
 		return nil, err
 	}
-	_, size, err := g.driver.AddressRange(ptr)
+	if t.open == nil {
+		t.all, t.open = make(map[importKey]*importedMemory), make(map[driver.IPCHandle]int)
+	}
+	t.open[key.handle]++
+	_, size, err := d.AddressRange(ptr)
 	if err != nil {
-		return nil, errors.Join(err, g.driver.CloseMem(ptr)) // no work has used it
+		return nil, errors.Join(err, t.closed(key, d.CloseMem(ptr))) // no work has used it
 	}
 	return &importedMemory{ptr: ptr, size: size, streams: make(map[driver.Stream]struct{})}, nil
+}
+
+// closed returns err, the result of unmapping memory. After an error the memory counts as mapped until the process
+// ends. The caller holds mu.
+func (t *importTable) closed(key importKey, err error) error {
+	if err != nil {
+		return fmt.Errorf("cudaipc: memory of another process stays mapped on %v: %w", key.gpu.device, err)
+	}
+	if t.open[key.handle]--; t.open[key.handle] == 0 {
+		delete(t.open, key.handle)
+	}
+	return nil
+}
+
+// mapped reports whether the memory that h names may be mapped in this process.
+func (t *importTable) mapped(h driver.IPCHandle) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.open[h] > 0
 }
 
 // event returns the event that h names, for use on g. The context must be current. Beyond maxEvents it closes
@@ -160,7 +182,7 @@ func (s *importSet) close() {
 	left := make(map[*gpu][]func() error)
 	for key := range s.mapped {
 		if m := s.table.release(key); m != nil {
-			left[key.gpu] = append(left[key.gpu], func() error { return m.unmap(key.gpu) })
+			left[key.gpu] = append(left[key.gpu], func() error { return s.table.unmap(key, m) })
 		}
 	}
 	for key, e := range s.events {
@@ -187,12 +209,15 @@ func (t *importTable) release(key importKey) *importedMemory {
 
 // unmap waits for the work that uses m and unmaps m. The driver's documentation does not promise that
 // cuIpcCloseMemHandle waits. The context must be current.
-func (m *importedMemory) unmap(g *gpu) error {
+func (t *importTable) unmap(key importKey, m *importedMemory) error {
 	var all []error
 	for s := range m.streams {
-		all = append(all, g.driver.SyncStream(s))
+		all = append(all, key.gpu.driver.SyncStream(s))
 	}
-	return errors.Join(append(all, g.driver.CloseMem(m.ptr))...)
+	err := key.gpu.driver.CloseMem(m.ptr)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return errors.Join(append(all, t.closed(key, err))...)
 }
 
 // closeLater makes calls of the driver, with the context of g, on a new goroutine. Close of the Kind returns

@@ -156,11 +156,13 @@ func (a *allocator) export(s *segment, process int) (driver.IPCHandle, error) {
 	return s.handle, nil
 }
 
-// exported reports whether another process may have mapped s. The caller holds the allocator's mu.
-func (s *segment) exported() bool { return s.importers.live() }
+// exported reports whether a process may have mapped s. The caller holds mu.
+func (a *allocator) exported(s *segment) bool {
+	return s.importers.live() || a.gpu.kind.imports.mapped(s.handle)
+}
 
-// processLives reports whether another process exists. 0 stands for one that is not known, which may. A
-// peer in this process unmaps when its Kind is closed.
+// processLives reports whether another process exists. 0 stands for one that is not known, which may. The
+// importTable has the mappings of this process.
 func processLives(pid int) bool {
 	if pid == 0 || pid == os.Getpid() {
 		return pid == 0

@@ -153,7 +153,7 @@ func (g *gpu) closeOutboxes() (exported bool, err error) {
 	defer g.outboxMu.Unlock()
 	var all []error
 	for _, b := range g.outboxes {
-		if b.users.live() {
+		if b.users.live() || g.kind.imports.mapped(b.memory) {
 			exported = true
 			continue
 		}

@@ -81,7 +81,7 @@ func (k *Kind) CheckFree(p driver.Ptr) error {
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if w := g.wrapped[h]; w != nil && w.importers.live() {
+	if w := g.wrapped[h]; w != nil && w.importers.live() || k.imports.mapped(h) {
 		return fmt.Errorf("cudaipc: memory at %#x: %w", uintptr(p), ErrMapped)
 	}
 	return nil
