@@ -21,7 +21,6 @@ import (
 type trainPlace struct {
 	transport string
 	gpus      *cudaipc.Kind // nil for the host
-	mappable  bool          // other processes can map the memory of the device
 	train.Device
 }
 
@@ -76,7 +75,7 @@ func (p *trainPlace) use() error {
 	if _, err := p.gpus.NewStream(p.On); err != nil {
 		return err
 	}
-	p.mappable = p.gpus.CheckIPC(p.On) == nil
+	_ = p.gpus.CheckIPC(p.On) // without handles the device uses the next channel
 	return nil
 }
 
@@ -114,10 +113,7 @@ func (p *trainPlace) configure(c *agent.Config) {
 	}
 	if p.gpus != nil {
 		profile.Channels = append(profile.Channels,
-			pipe.ChannelEntry{Name: cudaipc.BasicName, Priority: 0, Factory: cudaipc.NewBasic(p.gpus, basic.New())})
-	}
-	if p.mappable {
-		profile.Channels = append(profile.Channels,
+			pipe.ChannelEntry{Name: cudaipc.BasicName, Priority: 0, Factory: cudaipc.NewBasic(p.gpus, basic.New())},
 			pipe.ChannelEntry{Name: cudaipc.IPCName, Priority: 300, Factory: cudaipc.NewIPC(p.gpus)})
 	}
 	c.NewContext = func(o pipe.Options) (*pipe.Context, error) {
