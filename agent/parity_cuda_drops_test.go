@@ -7,7 +7,8 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/internal/testutil/drops"
 )
 
-// TestDropsOfCuda proves that the cases of device maps and streams need each record and wait of an event.
+// TestDropsOfCuda shows that a sample of the cases of device maps and streams needs each record and wait of an event. Some calls of
+// the others have no reason yet.
 func TestDropsOfCuda(t *testing.T) {
 	cusim.Library(t) // skips t if there is none
 	drops.Suite{

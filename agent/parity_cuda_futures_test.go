@@ -36,8 +36,7 @@ func onNewStream(w *cudagroup.Worker, d device.Device) context.Context {
 	return device.WithStream(w.Context(), w.Stream(d))
 }
 
-// setTo makes the current stream of ctx set the elements of x, which are 0, to value, after a long kernel. In a run of
-// drops it adds value, so that wrong elements stay wrong.
+// setTo makes the current stream of ctx add value to the elements of x, which are 0, after a long kernel.
 func setTo(ctx context.Context, w *cudagroup.Worker, x *tensor.Tensor, value float64) error {
 	x, err := cudagroup.Ordered(ctx, x)
 	if err != nil {
@@ -46,10 +45,7 @@ func setTo(ctx context.Context, w *cudagroup.Worker, x *tensor.Tensor, value flo
 	if err := w.Sleep(ctx, x.Device()); err != nil {
 		return err
 	}
-	if drops.Running() {
-		return w.Engine.AddNumberInPlace(ctx, x, ops.Float(value), ops.Int(1))
-	}
-	return w.Engine.FillInPlace(ctx, x, ops.Float(value))
+	return w.Engine.AddNumberInPlace(ctx, x, ops.Float(value), ops.Int(1))
 }
 
 // requireFullOn requires that the elements of x equal value, read on the current stream of ctx, which nothing else orders.

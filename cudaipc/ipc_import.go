@@ -107,7 +107,7 @@ func (t *importTable) mapMemory(key importKey) (*importedMemory, error) {
 	d := key.gpu.driver
 	ptr, err := d.OpenMem(&key.handle)
 	if err != nil {
-		return nil, err
+		return nil, key.gpu.refusal(err)
 	}
 	if t.open == nil {
 		t.all, t.open = make(map[importKey]*importedMemory), make(map[driver.IPCHandle]int)
@@ -154,7 +154,7 @@ func (s *importSet) event(g *gpu, h *driver.IPCHandle) (driver.Event, error) {
 	}
 	e, err := g.driver.OpenEvent(h)
 	if err != nil {
-		return 0, err
+		return 0, g.refusal(err)
 	}
 	s.events[key] = e
 	s.opened.Push(key)

@@ -13,8 +13,8 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/internal/sysid"
 )
 
-// HandleError reports that memory and events of a device have no handles for other processes. It matches
-// errors.ErrUnsupported.
+// HandleError reports that memory and events of a device have no handles for other processes, or that the
+// driver opens none of theirs on it. It matches errors.ErrUnsupported.
 type HandleError struct {
 	Device device.Device
 	Err    error // of the call that the driver refused, or nil if the properties of the device exclude handles
@@ -74,10 +74,10 @@ func (g *gpu) newInterprocessEvent() (driver.Event, driver.IPCHandle, error) {
 	return e, h, nil
 }
 
-// refusal returns err, the error of a call for a handle. If it is about g, and not about one allocation or
-// the present, it records and returns a *HandleError.
+// refusal returns err, the error of a call that makes or opens a handle. If the driver does not support or
+// permit such calls, it records and returns a *HandleError.
 func (g *gpu) refusal(err error) error {
-	if err == nil || errors.Is(err, driver.ResultInvalidValue) || errors.Is(err, driver.ResultOutOfMemory) {
+	if !errors.Is(err, driver.ResultNotSupported) && !errors.Is(err, driver.ResultNotPermitted) {
 		return err
 	}
 	refused := &HandleError{g.device, err}

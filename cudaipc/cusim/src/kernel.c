@@ -81,7 +81,7 @@ static void copy(const struct kernel_call *c)
         }
         uint64_t count = n - i < row->size ? n - i : row->size;
         if (row->to == size && row->from == size)
-            memcpy(to, from, count * size);
+            memmove(to, from, count * size);
         else if (size == 4)
             copy_row(to, from, row, count, 4);
         else
@@ -260,7 +260,7 @@ static bool matmul_sizes(const struct kernel_call *c, size_t *bytes, size_t elem
     static void copy_part_##NAME(TYPE *restrict part, const char *y, uint64_t rows, uint64_t columns,        \
                                  uint64_t row_stride, uint64_t column_stride)                                \
     {                                                                                                        \
-        bool by_columns = row_stride < column_stride;                                                        \
+        bool by_columns = row_stride != 0 && row_stride < column_stride;                                     \
         uint64_t outer = by_columns ? columns : rows;                                                        \
         uint64_t inner = by_columns ? rows : columns;                                                        \
         for (uint64_t i = 0; i < outer; i++) {                                                               \
