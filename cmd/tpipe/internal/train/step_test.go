@@ -38,8 +38,9 @@ func TestStepCalls(t *testing.T) {
 	g.shutdown(t)
 }
 
-// maxStepAllocations bounds the allocations of one step on all workers together.
-const maxStepAllocations = 400
+// maxStepAllocations bounds the allocations of one step on all workers together. There are 390 to 411, which depends on
+// how many messages are under way at a time.
+const maxStepAllocations = 440
 
 // TestStepAllocates bounds the allocations of one step on all three workers together.
 func TestStepAllocates(t *testing.T) {
