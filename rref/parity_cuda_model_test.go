@@ -238,6 +238,35 @@ func setMap(w *cudagroup.Worker, c *agent.Config, worker string, from, to int) {
 	require.NoError(w, c.SetDeviceMap(worker, cudagroup.Map(map[int]int{from: to})))
 }
 
+// requireForward requires that y, read on the current stream of the case, is the result of the model for the images of
+// iteration i, as the host computes it. The host takes long for the first batch.
+func requireForward(m cudaMember, y *tensor.Tensor, i int) {
+	if i == 0 && !drops.Running() {
+		return
+	}
+	ctx, cpu := m.Context(), device.CPU()
+	model, err := makeConvNet(ctx, m.Worker, cpu)
+	require.NoError(m, err)
+	want, err := model.net(ctx, m.images(i, cpu))
+	require.NoError(m, err)
+	requireClose(m, want, y)
+}
+
+// requireClose requires that got, read on the current stream of the case, has the float32 numbers of want, on the host,
+// up to rounding.
+func requireClose(m cudaMember, want, got *tensor.Tensor) {
+	require.Equal(m, want.Shape(), got.Shape())
+	x, err := tensor.Data[float32](want)
+	require.NoError(m, err)
+	y, err := tensor.Data[float32](m.Host(got))
+	require.NoError(m, err)
+	for i, v := range y {
+		if diff := v - x[i]; !(max(diff, -diff) <= 1e-3) { // also if it is NaN
+			require.Equal(m, x[i], v, drops.WrongBytes)
+		}
+	}
+}
+
 // requireSameTensor requires that both are on d and equal, read on the current streams of the case.
 func requireSameTensor(w *cudagroup.Worker, d device.Device, want, got *tensor.Tensor) {
 	require.Equal(w, d, want.Device())

@@ -34,9 +34,9 @@ func (p devicePairs) cases(name string, run func(w *cudagroup.Worker, local, rem
 // iterations is how often a case compares two results of the model.
 func iterations() int { return drops.Pick(race.Pick(10, 3), 1) }
 
-// images returns new images on the GPU of the caller.
-func (m cudaMember) images(i, local int) *tensor.Tensor {
-	x, err := random(m.Context(), m.Worker, uint64(100+i), normal, cudagroup.GPU(local), batch(i), 1, imageSize, imageSize)
+// images returns the images of iteration i on d.
+func (m cudaMember) images(i int, d device.Device) *tensor.Tensor {
+	x, err := random(m.Context(), m.Worker, uint64(100+i), normal, d, batch(i), 1, imageSize, imageSize)
 	require.NoError(m, err)
 	return x
 }
@@ -50,20 +50,22 @@ func toHere(w *cudagroup.Worker, local, remote int) {
 		}
 		model := rref.Remote(m.Context(), m.agent, agent.To(m.Next(1)), newConvNet, cudagroup.GPU(remote))
 		for i := range iterations() {
-			m.compare(model, netInput{X: m.images(i, local)}, local)
+			m.compare(model, netInput{X: m.images(i, cudagroup.GPU(local))}, i, local)
 		}
 		m.RequireRoutes(m.Next(1), cudagroup.Map(map[int]int{local: remote}))
 	})
 }
 
-// compare requires that the result that the owner of the model keeps, once it is fetched, is that of a call.
-func (m cudaMember) compare(model *rref.Ref[*convNet], args netInput, local int) {
+// compare requires that the result for the images of iteration i that the owner of the model keeps, once it is fetched, is
+// that of a call.
+func (m cudaMember) compare(model *rref.Ref[*convNet], args netInput, i, local int) {
 	kept := forwardNet.Remote(m.Context(), model, args)
 	actual, err := kept.ToHere(m.Context())
 	require.NoError(m, err)
 	expected, err := forwardNet.Call(m.Context(), model, args)
 	require.NoError(m, err)
 	requireSameTensor(m.Worker, cudagroup.GPU(local), expected, actual)
+	requireForward(m, expected, i)
 }
 
 // asArgument is toHere with a reference to the input, which the owner of the model fetches. Without devices all may be
@@ -80,7 +82,7 @@ func asArgument(devices ...device.Device) func(w *cudagroup.Worker, local, remot
 			}
 			model := rref.Remote(m.Context(), m.agent, agent.To(m.Next(1)), newConvNet, cudagroup.GPU(remote))
 			for i := range iterations() {
-				m.compare(model, netInput{Ref: rref.Own(m.agent, m.images(i, local))}, local)
+				m.compare(model, netInput{Ref: rref.Own(m.agent, m.images(i, cudagroup.GPU(local)))}, i, local)
 			}
 			m.RequireRoutes(m.Next(1), cudagroup.Map(map[int]int{local: remote}))
 		})
@@ -106,13 +108,14 @@ func relayed(w *cudagroup.Worker, local, remote int) {
 		}
 		model := rref.Remote(m.Context(), m.agent, owner, newConvNet, cudagroup.GPU(remote))
 		for i := range iterations() {
-			args := netInput{Ref: rref.Own(m.agent, m.images(i, local))}
+			args := netInput{Ref: rref.Own(m.agent, m.images(i, cudagroup.GPU(local)))}
 			kept := forwardNet.Remote(m.Context(), model, args)
 			actual, err := rref.Remote(m.Context(), m.agent, relay, rrefRelay, kept).ToHere(m.Context())
 			require.NoError(m, err)
 			expected, err := forwardNet.Call(m.Context(), model, args)
 			require.NoError(m, err)
 			requireSameTensor(m.Worker, cudagroup.GPU(local), expected, actual)
+			requireForward(m, expected, i)
 		}
 		m.RequireRoutes(owner, cudagroup.Map(map[int]int{local: remote}))
 		m.RequireRoutes(relay, cudagroup.Map(map[int]int{local: local}))
@@ -229,18 +232,9 @@ func requireProduct(m cudaMember, y *tensor.Tensor, seed uint64, in, out int) {
 	require.NoError(m, err)
 	l, err := newLayer(m.Context(), m.Worker, 5, device.CPU(), out, in)
 	require.NoError(m, err)
-	product, err := m.Engine.Linear(m.Context(), x, l.weight, l.bias)
+	want, err := m.Engine.Linear(m.Context(), x, l.weight, l.bias)
 	require.NoError(m, err)
-	want, err := tensor.Data[float32](product)
-	require.NoError(m, err)
-	got, err := tensor.Data[float32](m.Host(y))
-	require.NoError(m, err)
-	require.Len(m, got, len(want))
-	for i, v := range got {
-		if diff := v - want[i]; !(max(diff, -diff) <= 1e-3) { // also if it is NaN
-			require.Equal(m, want[i], v, drops.WrongBytes)
-		}
-	}
+	requireClose(m, want, y)
 }
 
 func TestParityCudaOwnModel(t *testing.T) {
