@@ -101,14 +101,22 @@ func (c lendingCodec) storages(ptr, others any) []*tensor.Storage {
 	return append(all, more...)
 }
 
-// lend has the tensors of a message that this worker sends overwritten once it has ended.
+// lend has the tensors of a message that this worker sends overwritten once it has ended, and no other message that
+// sends them is under way.
 func (w *Worker) lend(ctx context.Context, m *agent.Message) error {
 	storages, _ := m.State(lentKey{}).([]*tensor.Storage)
+	w.lentMu.Lock()
+	defer w.lentMu.Unlock()
 	for _, s := range storages {
-		w.lent.Store(s, true)
-		if overwrite := w.overwriter(ctx, s); overwrite != nil && overwritesSent() {
-			m.OnEnd(func(agent.MessageEnd) { overwrite() })
-		}
+		overwrite := w.overwriter(ctx, s)
+		w.lent[s]++
+		m.OnEnd(func(agent.MessageEnd) {
+			w.lentMu.Lock()
+			defer w.lentMu.Unlock()
+			if w.lent[s]--; w.lent[s] == 0 && overwrite != nil && overwritesSent() {
+				overwrite()
+			}
+		})
 	}
 	return nil
 }
@@ -122,7 +130,9 @@ func (w *Worker) lendArguments(ctx context.Context, m *agent.Message) error {
 	for _, s := range storages {
 		if overwrite := w.overwriter(ctx, s); overwrite != nil {
 			m.OnEnd(func(agent.MessageEnd) {
-				if _, found := w.lent.Load(s); !found {
+				w.lentMu.Lock()
+				defer w.lentMu.Unlock()
+				if _, found := w.lent[s]; !found {
 					overwrite()
 				}
 			})

@@ -21,6 +21,7 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/internal/testutil/drops"
 	"github.com/tensorpipe-go/tensorpipe/internal/testutil/procgroup"
 	"github.com/tensorpipe-go/tensorpipe/pipe"
+	"github.com/tensorpipe-go/tensorpipe/tensor"
 	"github.com/tensorpipe-go/tensorpipe/tensor/ops"
 )
 
@@ -47,7 +48,8 @@ type Worker struct {
 	mu    sync.Mutex
 	plans map[string][]*pipe.Plan // of the pipes of the case, by the worker at the other end
 
-	lent sync.Map // *tensor.Storage: those that were sent, in a run of drops
+	lentMu sync.Mutex
+	lent   map[*tensor.Storage]int // those that were sent, in a run of drops: how many messages with them are under way
 }
 
 var _ require.TestingT = (*Worker)(nil)
@@ -75,7 +77,7 @@ func newWorker(m *procgroup.Member, lib string) (*Worker, error) {
 		return nil, err
 	}
 	engine := &ops.Engine{MaxBytes: maxBytes, ByKind: map[string]ops.Kernels{cudaipc.Name: kind.Kernels()}}
-	return &Worker{Member: m, Kind: kind, Engine: engine, control: control}, nil
+	return &Worker{Member: m, Kind: kind, Engine: engine, control: control, lent: map[*tensor.Storage]int{}}, nil
 }
 
 // close returns an error if closing the devices fails, or if the driver was misused.
