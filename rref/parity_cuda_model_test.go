@@ -38,7 +38,10 @@ type convNet struct {
 }
 
 // layer has the parameters of a module.
-type layer struct{ weight, bias *tensor.Tensor }
+type layer struct {
+	weight, bias *tensor.Tensor
+	used         func() // called after a use; a run of drops overwrites the parameters then
+}
 
 // netInput are the input of a convNet, or a reference to it.
 type netInput struct {
@@ -82,13 +85,27 @@ func newLayer(ctx context.Context, w *cudagroup.Worker, seed uint64, d device.De
 	}
 	bound := float32(1 / math.Sqrt(float64(inputs)))
 	next := func(r *rand.Rand) float32 { return bound * (2*r.Float32() - 1) }
-	weight, err := random(ctx, w, 2*seed, next, d, shape...)
-	bias, biasErr := random(ctx, w, 2*seed+1, next, d, shape[0])
-	return layer{weight, bias}, errors.Join(err, biasErr)
+	cpu := device.CPU()
+	weight, err := random(ctx, w, 2*seed, next, cpu, shape...)
+	bias, biasErr := random(ctx, w, 2*seed+1, next, cpu, shape[0])
+	if err = errors.Join(err, biasErr); err != nil {
+		return layer{}, err
+	}
+	return layer{weight, bias, func() {}}.to(ctx, w, d)
+}
+
+// to returns a copy of l on d.
+func (l layer) to(ctx context.Context, w *cudagroup.Worker, d device.Device) (layer, error) {
+	weight, first, err := w.Parameter(ctx, l.weight, d, 1)
+	bias, second, biasErr := w.Parameter(ctx, l.bias, d, 2)
+	return layer{weight, bias, func() { first(); second() }}, errors.Join(err, biasErr)
 }
 
 func makeConvNet(ctx context.Context, w *cudagroup.Worker, on device.Device) (*convNet, error) {
 	conv1, err1 := newLayer(ctx, w, 1, on, 16, 1, 3, 3)
+	if drops.Running() { // see net
+		return &convNet{worker: w, on: on, conv1: conv1}, err1
+	}
 	conv2, err2 := newLayer(ctx, w, 2, on, 32, 16, 3, 3)
 	linear1, err3 := newLayer(ctx, w, 3, on, 128, 4608)
 	linear2, err4 := newLayer(ctx, w, 4, on, 10, 128)
@@ -177,10 +194,12 @@ func (m *convNet) forward(ctx context.Context, args netInput) (*tensor.Tensor, e
 	if x, err = m.net(ctx, x); err != nil {
 		return nil, err
 	}
+	m.conv1.used()
 	return cudagroup.WithoutStream(x)
 }
 
-// net computes the layers one after the other, and releases their inputs but x, as PyTorch does.
+// net computes the layers one after the other, and releases their inputs but x, as PyTorch does. In a run of drops the
+// model has one layer: in the others streams are ordered by the same calls.
 func (m *convNet) net(ctx context.Context, x *tensor.Tensor) (*tensor.Tensor, error) {
 	e := m.worker.Engine
 	relu := func(x *tensor.Tensor) (*tensor.Tensor, error) { return e.Relu(ctx, x) }
@@ -193,9 +212,10 @@ func (m *convNet) net(ctx context.Context, x *tensor.Tensor) (*tensor.Tensor, er
 	pool := func(x *tensor.Tensor) (*tensor.Tensor, error) { return maxPool2d(ctx, e, x) }
 	y := x
 	flatten := func(x *tensor.Tensor) (*tensor.Tensor, error) { return e.View(ctx, x, x.Shape()[0], 4608) }
-	for _, module := range []func(*tensor.Tensor) (*tensor.Tensor, error){
+	modules := []func(*tensor.Tensor) (*tensor.Tensor, error){
 		conv(m.conv1), relu, conv(m.conv2), relu, pool, flatten, linear(m.linear1), relu, linear(m.linear2),
-	} {
+	}
+	for _, module := range drops.Pick(modules, modules[:1]) {
 		next, err := module(y)
 		if err != nil {
 			return nil, err
@@ -233,13 +253,25 @@ func withModels(w *cudagroup.Worker, configure func(c *agent.Config), f func(m c
 	require.Equal(w, empty, refs.Metrics())
 }
 
+// callModels is withModels where only the worker of that rank calls f.
+func callModels(w *cudagroup.Worker, rank int, configure func(c *agent.Config), f func(m cudaMember)) {
+	if w.Rank == rank && w.World > 1 {
+		w.CallsModels()
+	}
+	withModels(w, configure, func(m cudaMember) {
+		if m.Rank == rank {
+			f(m)
+		}
+	})
+}
+
 // setMap sets the map of c for the worker from the GPU with index from to the one with index to.
 func setMap(w *cudagroup.Worker, c *agent.Config, worker string, from, to int) {
 	require.NoError(w, c.SetDeviceMap(worker, cudagroup.Map(map[int]int{from: to})))
 }
 
-// requireForward requires that y, read on the current stream of the case, is the result of the model for the images of
-// iteration i, as the host computes it. The host takes long for the first batch.
+// requireForward requires that y, on the host, is the result of the model for the images of iteration i, as the host
+// computes it. That takes long for the first batch.
 func requireForward(m cudaMember, y *tensor.Tensor, i int) {
 	if i == 0 && !drops.Running() {
 		return
@@ -252,13 +284,12 @@ func requireForward(m cudaMember, y *tensor.Tensor, i int) {
 	requireClose(m, want, y)
 }
 
-// requireClose requires that got, read on the current stream of the case, has the float32 numbers of want, on the host,
-// up to rounding.
+// requireClose requires that both, on the host, have the same float32 numbers up to rounding.
 func requireClose(m cudaMember, want, got *tensor.Tensor) {
 	require.Equal(m, want.Shape(), got.Shape())
 	x, err := tensor.Data[float32](want)
 	require.NoError(m, err)
-	y, err := tensor.Data[float32](m.Host(got))
+	y, err := tensor.Data[float32](got)
 	require.NoError(m, err)
 	for i, v := range y {
 		if diff := v - x[i]; !(max(diff, -diff) <= 1e-3) { // also if it is NaN
@@ -267,11 +298,17 @@ func requireClose(m cudaMember, want, got *tensor.Tensor) {
 	}
 }
 
-// requireSameTensor requires that both are on d and equal, read on the current streams of the case.
-func requireSameTensor(w *cudagroup.Worker, d device.Device, want, got *tensor.Tensor) {
-	require.Equal(w, d, want.Device())
-	require.Equal(w, d, got.Device())
-	same, err := tensor.Equal(w.Host(want), w.Host(got))
-	require.NoError(w, err)
-	require.True(w, same, "results differ: %s", drops.WrongBytes)
+// read enqueues a copy of x, which must be on the GPU with index local, to host memory on the current stream of the case,
+// and returns a function that waits for it. A result is read before the next one is computed, because the stream waits for
+// that one too.
+func (m cudaMember) read(x *tensor.Tensor, local int) (wait func() *tensor.Tensor) {
+	require.Equal(m, cudagroup.GPU(local), x.Device())
+	return m.HostLater(x)
+}
+
+// requireSame requires that both, on the host, are equal.
+func requireSame(m cudaMember, want, got *tensor.Tensor) {
+	same, err := tensor.Equal(want, got)
+	require.NoError(m, err)
+	require.True(m, same, "results differ: %s", drops.WrongBytes)
 }

@@ -33,7 +33,7 @@ func TestModules(t *testing.T) {
 	e, x := &ops.Engine{}, modulo(t, 7, 0, 2, 2, 4, 4)
 	bias, err := tensor.FromSlice([]float32{1, -1}, 2)
 	require.NoError(t, err)
-	y, err := conv2d(t.Context(), e, x, layer{modulo(t, 5, -2, 2, 2, 3, 3), bias})
+	y, err := conv2d(t.Context(), e, x, layer{weight: modulo(t, 5, -2, 2, 2, 3, 3), bias: bias})
 	require.NoError(t, err)
 	requireData(t, y, []int{2, 2, 2, 2}, -10, 1, 6, -11, -6, 2, -9, 20, 6, -11, 1, -16, -9, 20, 2, 17)
 	y, err = maxPool2d(t.Context(), e, x)

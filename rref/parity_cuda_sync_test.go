@@ -2,7 +2,6 @@ package rref_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"testing"
@@ -44,10 +43,7 @@ func (m cudaMember) images(i int, d device.Device) *tensor.Tensor {
 // toHere compares the result of the model that stays at its owner, and is fetched, with that of a call. If fetching did
 // not wait for the model, they would differ.
 func toHere(w *cudagroup.Worker, local, remote int) {
-	withModels(w, func(c *agent.Config) { setMap(w, c, w.Next(1), local, remote) }, func(m cudaMember) {
-		if m.Rank != 1 {
-			return
-		}
+	callModels(w, 1, func(c *agent.Config) { setMap(w, c, w.Next(1), local, remote) }, func(m cudaMember) {
 		model := rref.Remote(m.Context(), m.agent, agent.To(m.Next(1)), newConvNet, cudagroup.GPU(remote))
 		for i := range iterations() {
 			m.compare(model, netInput{X: m.images(i, cudagroup.GPU(local))}, i, local)
@@ -62,24 +58,23 @@ func (m cudaMember) compare(model *rref.Ref[*convNet], args netInput, i, local i
 	kept := forwardNet.Remote(m.Context(), model, args)
 	actual, err := kept.ToHere(m.Context())
 	require.NoError(m, err)
+	got := m.read(actual, local)
 	expected, err := forwardNet.Call(m.Context(), model, args)
 	require.NoError(m, err)
-	requireSameTensor(m.Worker, cudagroup.GPU(local), expected, actual)
-	requireForward(m, expected, i)
+	want := m.read(expected, local)()
+	requireSame(m, want, got())
+	requireForward(m, want, i)
 }
 
 // asArgument is toHere with a reference to the input, which the owner of the model fetches. Without devices all may be
 // used.
 func asArgument(devices ...device.Device) func(w *cudagroup.Worker, local, remote int) {
 	return func(w *cudagroup.Worker, local, remote int) {
-		withModels(w, func(c *agent.Config) {
+		callModels(w, 1, func(c *agent.Config) {
 			setMap(w, c, w.Next(1), local, remote)
 			setMap(w, c, w.Next(w.World-1), remote, local)
 			c.Devices = devices
 		}, func(m cudaMember) {
-			if m.Rank != 1 {
-				return
-			}
 			model := rref.Remote(m.Context(), m.agent, agent.To(m.Next(1)), newConvNet, cudagroup.GPU(remote))
 			for i := range iterations() {
 				m.compare(model, netInput{Ref: rref.Own(m.agent, m.images(i, cudagroup.GPU(local)))}, i, local)
@@ -92,7 +87,7 @@ func asArgument(devices ...device.Device) func(w *cudagroup.Worker, local, remot
 // relayed is asArgument where the result goes through a third worker, which fetches it from the owner of the model.
 func relayed(w *cudagroup.Worker, local, remote int) {
 	const input, owner, relay = "worker0", "worker1", "worker2"
-	withModels(w, func(c *agent.Config) {
+	callModels(w, 0, func(c *agent.Config) {
 		switch w.Name() {
 		case input:
 			setMap(w, c, owner, local, remote)
@@ -103,19 +98,18 @@ func relayed(w *cudagroup.Worker, local, remote int) {
 			setMap(w, c, owner, local, remote)
 		}
 	}, func(m cudaMember) {
-		if m.Name() != input {
-			return
-		}
 		model := rref.Remote(m.Context(), m.agent, owner, newConvNet, cudagroup.GPU(remote))
 		for i := range iterations() {
 			args := netInput{Ref: rref.Own(m.agent, m.images(i, cudagroup.GPU(local)))}
 			kept := forwardNet.Remote(m.Context(), model, args)
 			actual, err := rref.Remote(m.Context(), m.agent, relay, rrefRelay, kept).ToHere(m.Context())
 			require.NoError(m, err)
+			got := m.read(actual, local)
 			expected, err := forwardNet.Call(m.Context(), model, args)
 			require.NoError(m, err)
-			requireSameTensor(m.Worker, cudagroup.GPU(local), expected, actual)
-			requireForward(m, expected, i)
+			want := m.read(expected, local)()
+			requireSame(m, want, got())
+			requireForward(m, want, i)
 		}
 		m.RequireRoutes(owner, cudagroup.Map(map[int]int{local: remote}))
 		m.RequireRoutes(relay, cudagroup.Map(map[int]int{local: local}))
@@ -172,9 +166,8 @@ func linearMethods() rref.Methods {
 }
 
 func (l *linear) to(ctx context.Context, d device.Device) (*linear, error) {
-	weight, err := l.worker.Engine.To(ctx, l.weight, d)
-	bias, biasErr := l.worker.Engine.To(ctx, l.bias, d)
-	return &linear{l.worker, layer{weight, bias}}, errors.Join(err, biasErr)
+	moved, err := l.layer.to(ctx, l.worker, d)
+	return &linear{l.worker, moved}, err
 }
 
 // forward computes the module for x on the current stream of ctx, after a long kernel, because the product is smaller
@@ -191,6 +184,7 @@ func (l *linear) forward(ctx context.Context, x *tensor.Tensor) (*tensor.Tensor,
 	if err != nil {
 		return nil, err
 	}
+	l.used()
 	return cudagroup.WithoutStream(y)
 }
 
@@ -199,7 +193,7 @@ func (l *linear) forward(ctx context.Context, x *tensor.Tensor) (*tensor.Tensor,
 func ownModel(w *cudagroup.Worker, local, remote int) {
 	const rows = 50
 	in, out := drops.Pick(2048, 20), drops.Pick(2000, 500)
-	withModels(w, func(c *agent.Config) { setMap(w, c, w.Name(), local, remote) }, func(m cudaMember) {
+	callModels(w, 0, func(c *agent.Config) { setMap(w, c, w.Name(), local, remote) }, func(m cudaMember) {
 		to := agent.To(m.Name())
 		module := rref.Remote(m.Context(), m.agent, to, newLinear, linearSize{in, out})
 		model := moveLinear.Remote(m.Context(), module, cudagroup.GPU(remote))
@@ -212,11 +206,12 @@ func ownModel(w *cudagroup.Worker, local, remote int) {
 			require.Equal(m, []int{rows, out}, y.Shape())
 			kept, err := sumOf.Remote(m.Context(), rref.Own(m.agent, y)).ToHere(m.Context())
 			require.NoError(m, err)
+			got := m.read(kept, local)
 			y, err = cudagroup.Current(m.Context(), y)
 			require.NoError(m, err)
 			sum, err := m.Engine.Sum(m.Context(), y, nil, false, tensor.F32)
 			require.NoError(m, err)
-			requireSameTensor(w, cudagroup.GPU(local), sum, kept)
+			requireSame(m, m.read(sum, local)(), got())
 			if i < drops.Pick(race.Pick(1, 0), 3) { // the product takes the host long
 				requireProduct(m, y, uint64(i), in, out)
 			}
@@ -234,7 +229,7 @@ func requireProduct(m cudaMember, y *tensor.Tensor, seed uint64, in, out int) {
 	require.NoError(m, err)
 	want, err := m.Engine.Linear(m.Context(), x, l.weight, l.bias)
 	require.NoError(m, err)
-	requireClose(m, want, y)
+	requireClose(m, want, m.Host(y))
 }
 
 func TestParityCudaOwnModel(t *testing.T) {

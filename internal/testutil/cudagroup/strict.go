@@ -25,10 +25,33 @@ func lateSource() int { return (5 - 4*(drops.Try()%2)) * longer() }
 func lateTarget() int { return 5 * (drops.Try() % 2) * longer() }
 func longer() int     { return []int{1, 3, 10}[drops.Try()/2] }
 
-// overwritesSent and overwritesArguments report whether this try overwrites tensors that were sent, or arguments that
-// were received. One would delay the other, and both delay the work in whose place a call is missing.
-func overwritesSent() bool      { return drops.Try() == 0 || drops.Try() == 4 }
+// farther is how much later the memory is into which the worker of CallsModels receives.
+const farther = 5
+
+// lateTarget is that of w.
+func (w *Worker) lateTarget() int {
+	if w.callsModels {
+		return farther * lateTarget()
+	}
+	return lateTarget()
+}
+
+// overwritesSent and overwritesArguments report whether w overwrites tensors that were sent, or arguments that were
+// received, in this try. One would delay the other, and both delay the work in whose place a call is missing.
+func (w *Worker) overwritesSent() bool {
+	switch drops.Try() {
+	case 0, 4, 5:
+		return true
+	case 3:
+		return !w.callsModels
+	}
+	return false
+}
 func overwritesArguments() bool { return drops.Try() == 2 }
+
+// CallsModels is called before Join by the worker that sends the arguments of the functions which others run in its case.
+// In a run of drops the memory for its results is later than theirs for the arguments.
+func (w *Worker) CallsModels() { w.callsModels = true }
 
 // strictly changes the Config of an agent in cases that see wrong bytes if a call of the driver is missing, those of
 // a run of drops: memory is not ready at once when it is allocated, and tensors are overwritten for a while once
@@ -61,7 +84,7 @@ func (k lateKind) Alloc(d device.Device, size int, s device.Stream) (device.Buff
 	if err != nil || size == 0 {
 		return b, err
 	}
-	if n := lateTarget(); n > 0 {
+	if n := k.w.lateTarget(); n > 0 {
 		if err := k.w.Kind.Sleep(b.Stream(), time.Duration(n)*SleepTime); err != nil {
 			return b, err
 		}
@@ -101,6 +124,9 @@ func (c lendingCodec) storages(ptr, others any) []*tensor.Storage {
 	return append(all, more...)
 }
 
+// sentSleeps is how long tensors that were sent are overwritten, in sleeps of SleepTime.
+func sentSleeps() int { return lateSource() + 2*farther*lateTarget() }
+
 // lend has the tensors of a message that this worker sends overwritten once it has ended, and no other message that
 // sends them is under way.
 func (w *Worker) lend(ctx context.Context, m *agent.Message) error {
@@ -108,12 +134,12 @@ func (w *Worker) lend(ctx context.Context, m *agent.Message) error {
 	w.lentMu.Lock()
 	defer w.lentMu.Unlock()
 	for _, s := range storages {
-		overwrite := w.overwriter(ctx, s)
+		overwrite := w.overwriter(ctx, s, sentSleeps())
 		w.lent[s]++
 		m.OnEnd(func(agent.MessageEnd) {
 			w.lentMu.Lock()
 			defer w.lentMu.Unlock()
-			if w.lent[s]--; w.lent[s] == 0 && overwrite != nil && overwritesSent() {
+			if w.lent[s]--; w.lent[s] == 0 && overwrite != nil && w.overwritesSent() {
 				overwrite()
 			}
 		})
@@ -128,7 +154,7 @@ func (w *Worker) lendArguments(ctx context.Context, m *agent.Message) error {
 	}
 	storages, _ := m.State(lentKey{}).([]*tensor.Storage)
 	for _, s := range storages {
-		if overwrite := w.overwriter(ctx, s); overwrite != nil {
+		if overwrite := w.overwriter(ctx, s, lateSource()); overwrite != nil {
 			m.OnEnd(func(agent.MessageEnd) {
 				w.lentMu.Lock()
 				defer w.lentMu.Unlock()
@@ -141,9 +167,9 @@ func (w *Worker) lendArguments(ctx context.Context, m *agent.Message) error {
 	return nil
 }
 
-// overwriter returns a function that overwrites the memory of x for a while, on the stream on which it is valid or else
-// the current one of ctx, and then restores the present bytes. It returns nil for memory of the host.
-func (w *Worker) overwriter(ctx context.Context, x *tensor.Storage) (overwrite func()) {
+// overwriter returns a function that overwrites the memory of x for n times SleepTime, on the stream on which it is
+// valid or else the current one of ctx, and then restores the present bytes. It returns nil for memory of the host.
+func (w *Worker) overwriter(ctx context.Context, x *tensor.Storage, n int) (overwrite func()) {
 	b, err := x.Buffer()
 	if err != nil || b.IsHost() || b.Len() == 0 {
 		return nil
@@ -160,9 +186,26 @@ func (w *Worker) overwriter(ctx context.Context, x *tensor.Storage) (overwrite f
 			return // released
 		}
 		w.overwrite(b)
-		require.NoError(w, w.Kind.Sleep(s, time.Duration(lateSource())*SleepTime))
+		require.NoError(w, w.Kind.Sleep(s, time.Duration(n)*SleepTime))
 		require.NoError(w, w.Kind.Copy(b, saved))
 	}
+}
+
+// Parameter returns x, on the host, on d, valid on the current stream of ctx, and a function that is called after each use.
+// In a run of drops the copy is on a stream of its own and later than tensors of messages, the more so the greater n is,
+// and used overwrites its memory for a while.
+func (w *Worker) Parameter(ctx context.Context, x *tensor.Tensor, d device.Device, n int) (y *tensor.Tensor, used func(), err error) {
+	if !drops.Running() || d == device.CPU() {
+		y, err = w.Engine.To(ctx, x, d)
+		return y, func() {}, err
+	}
+	s := w.Stream(d)
+	require.NoError(w, w.Kind.Sleep(s, time.Duration((n+1)*lateSource())*SleepTime))
+	if y, err = w.Engine.To(device.WithStream(ctx, s), x, d); err != nil {
+		return nil, nil, err
+	}
+	w.takePageLocked(x.Len()*x.DType().Size(), s)
+	return y, w.overwriter(ctx, y.Storage(), (n+1)*lateSource()+2*lateTarget()), nil
 }
 
 // overwrite enqueues that b has other bytes.
@@ -197,11 +240,15 @@ func (w *Worker) TakePageLocked(ctx context.Context, d device.Device, n int, wor
 		return
 	}
 	w.awaitIdle(ctx, d)
-	for _, f := range []func(){work, func() {}} {
-		for range 16 {
-			w.pageLocked(n, device.StreamFrom(ctx, d))
-		}
-		f()
+	w.takePageLocked(n, device.StreamFrom(ctx, d))
+	work()
+	w.takePageLocked(n, device.StreamFrom(ctx, d))
+}
+
+// takePageLocked gives free page-locked memory of n bytes other bytes.
+func (w *Worker) takePageLocked(n int, s device.Stream) {
+	for range 16 {
+		w.pageLocked(n, s)
 	}
 }
 
@@ -220,14 +267,17 @@ func (w *Worker) copyLate(ctx context.Context, x *tensor.Tensor, d device.Device
 	return y, err
 }
 
-// hostOf returns a copy of x, which is on a GPU, in host memory, as the stream of x sees it.
-func (w *Worker) hostOf(x *tensor.Tensor) *tensor.Tensor {
+// hostOf enqueues a copy of x, which is on a GPU, to host memory, as the stream of x sees it, and returns a function that
+// waits for it.
+func (w *Worker) hostOf(x *tensor.Tensor) (wait func() *tensor.Tensor) {
 	b, err := x.Buffer()
 	require.NoError(w, err)
 	host := w.pageLocked(b.Len(), b.Stream())
 	require.NoError(w, w.Kind.Copy(host, b))
-	require.NoError(w, b.Stream().Synchronize(w.ctx))
-	y, err := tensor.FromBuffer(host.WithStream(nil), x.DType(), x.Shape()...)
-	require.NoError(w, err)
-	return y
+	return func() *tensor.Tensor {
+		require.NoError(w, b.Stream().Synchronize(w.ctx))
+		y, err := tensor.FromBuffer(host.WithStream(nil), x.DType(), x.Shape()...)
+		require.NoError(w, err)
+		return y
+	}
 }

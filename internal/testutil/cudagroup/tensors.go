@@ -114,14 +114,25 @@ func (w *Worker) Host(x *tensor.Tensor) *tensor.Tensor {
 
 // HostOn returns a copy of x as Host does, read on the current stream of ctx.
 func (w *Worker) HostOn(ctx context.Context, x *tensor.Tensor) *tensor.Tensor {
+	return w.hostLater(ctx, x)()
+}
+
+// HostLater returns a function that returns a copy of x as Host does. In a run of drops the copy is enqueued at once.
+func (w *Worker) HostLater(x *tensor.Tensor) (wait func() *tensor.Tensor) {
+	return w.hostLater(w.ctx, x)
+}
+
+func (w *Worker) hostLater(ctx context.Context, x *tensor.Tensor) (wait func() *tensor.Tensor) {
 	x, err := Current(ctx, x)
 	require.NoError(w, err)
 	if drops.Running() && x.Device() != device.CPU() {
 		return w.hostOf(x)
 	}
-	x, err = w.Engine.To(ctx, x, device.CPU())
-	require.NoError(w, err)
-	return x
+	return func() *tensor.Tensor {
+		x, err = w.Engine.To(ctx, x, device.CPU())
+		require.NoError(w, err)
+		return x
+	}
 }
 
 // RequireFull requires that x, read as by Host, is a float32 tensor of this shape on d whose elements are

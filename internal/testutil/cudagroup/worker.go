@@ -48,6 +48,8 @@ type Worker struct {
 	mu    sync.Mutex
 	plans map[string][]*pipe.Plan // of the pipes of the case, by the worker at the other end
 
+	callsModels bool // see CallsModels
+
 	lentMu sync.Mutex
 	lent   map[*tensor.Storage]int // those that were sent, in a run of drops: how many messages with them are under way
 }
@@ -91,7 +93,7 @@ func (w *Worker) close() error {
 
 // begin prepares w for the case with that ID: the context gets new streams.
 func (w *Worker) begin(id string) {
-	w.id, w.ctx = id, w.Member.Context()
+	w.id, w.ctx, w.callsModels = id, w.Member.Context(), false
 	w.mu.Lock()
 	w.plans = map[string][]*pipe.Plan{}
 	w.mu.Unlock()
