@@ -107,6 +107,10 @@ func TestKernelMemoryIsReusedInOrder(t *testing.T) {
 	x := random(t, r, tensor.F32, "transposed", 3, 3)
 	want, err := host.Add(ctx, x, x, ops.Int(1))
 	require.NoError(t, err)
+	var releases []func()
+	if f.control != nil {
+		releases = append(releases, f.hold(xs), f.hold(zs))
+	}
 	a := f.send(x, xs)
 	var results []*tensor.Tensor
 	for range 5 {
@@ -124,12 +128,15 @@ func TestKernelMemoryIsReusedInOrder(t *testing.T) {
 	require.NoError(t, err)
 	wantSum, err := host.Sum(ctx, x, nil, false, 0)
 	require.NoError(t, err)
+	if f.control != nil { // otherwise a stream may have no work left, and its memory moves to the other one
+		require.Equal(t, 2, f.stats(f.zero).Segments, "one for each stream")
+	}
+	for _, release := range releases {
+		release()
+	}
 	f.requireEqual(wantSum, sum, 1e-6, "sum")
 	for _, got := range results {
 		f.requireEqual(want, got, 0, "add")
-	}
-	if f.control != nil { // otherwise a stream may have no work left, and its memory moves to the other one
-		require.Equal(t, 2, f.stats(f.zero).Segments, "one for each stream")
 	}
 }
 
