@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tensorpipe-go/tensorpipe/internal/testutil/freeport"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/race"
 	"github.com/tensorpipe-go/tensorpipe/internal/testutil/testwait"
 )
 
@@ -77,8 +78,11 @@ func sendPart(t *testing.T, recv *process, address, folder, name string, n int64
 // TestResumeAfterKill checks that a folder whose sender or receiver was killed during each of its
 // files arrives with -resume, and that complete chunks are not sent again.
 func TestResumeAfterKill(t *testing.T) {
-	for _, end := range []string{"sender", "receiver"} {
+	for i, end := range []string{"sender", "receiver"} {
 		for done, name := range []string{"a", "b", "c"} {
+			if !race.Includes(3*i+done, 6, 3) {
+				continue
+			}
 			t.Run(end+" during "+name, func(t *testing.T) {
 				out := t.TempDir()
 				recv, address := startRecv(t, out)
@@ -154,7 +158,7 @@ func (p *process) awaitBytes(name string, n int64) {
 // TestInterruptedSendKnows checks that after SIGINT send and recv report the same files and part
 // files, that the receiver has exactly these, and that -resume sends the rest.
 func TestInterruptedSendKnows(t *testing.T) {
-	for _, name := range []string{"a", "b", "c"} {
+	for _, name := range race.Pick([]string{"a", "b", "c"}, []string{"b"}) {
 		t.Run(name, func(t *testing.T) {
 			out := t.TempDir()
 			recv := start(t, "recv", "-json", "-out", out)
