@@ -304,12 +304,12 @@ func streamOn(streams []device.Stream, on device.Device) device.Stream {
 }
 
 // withStreams gives the request a stream for each device of this worker: that of its tensors, or a fresh one. They are
-// in r.ctx, and belong to the request until its reply was sent. A device that gives no stream is left out. The error is
-// that of a stream.
+// in r.ctx, and belong to the request until its reply was sent. A device that gives no stream is left out. With a
+// HostHandler r.ctx has none. The error is that of a stream.
 func (d *devices) withStreams(r *Request, in *inMessage) error {
 	r.streams, in.streams = in.streams, nil
 	used := d.used.Load()
-	if used == nil {
+	if used == nil || r.handler.hostOnly {
 		return nil
 	}
 	for _, on := range used.list {

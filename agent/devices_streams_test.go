@@ -123,3 +123,35 @@ func TestStreamsWaitForResults(t *testing.T) {
 		}
 	}
 }
+
+// streamObserver tells whether the contexts of its tasks have a stream of the first device.
+type streamObserver struct{ found chan bool }
+
+func (h streamObserver) Open(*agent.Request) (agent.Task, error) { return h, nil }
+func (h streamObserver) Run(ctx context.Context, r *agent.Request) {
+	h.found <- device.StreamFrom(ctx, npuOrCPU(0)) != nil
+	_ = r.Reply(&agent.None{})
+}
+
+// onHost is a streamObserver that needs none.
+type onHost struct{ streamObserver }
+
+// HostOnly implements agent.HostHandler.
+func (onHost) HostOnly() {}
+
+// The contexts of a HostHandler have no streams, those of other handlers of messages do.
+func TestStreamsOfHostHandler(t *testing.T) {
+	var h streamObserver
+	inBubble(t, map[int]int{0: 0}, nil, func(t *testing.T, a *agent.Agent, _ []*delayed.Kind) {
+		for typ, want := range map[string]bool{"any": true, "host": false} {
+			_, err := agent.NewMessageType[agent.None, agent.None](typ).Call(t.Context(), a, "worker1", "", agent.None{})
+			require.NoError(t, err)
+			require.Equal(t, want, <-h.found, typ)
+		}
+	}, func(c *agent.Config) {
+		if h.found == nil { // in the bubble
+			h.found = make(chan bool, 1)
+		}
+		c.Handlers = map[string]agent.Handler{"any": h, "host": onHost{h}}
+	})
+}

@@ -21,6 +21,7 @@ type handlerEntry struct {
 	short     bool      // see WithShort
 	once      bool      // see WithOnce
 	borrows   bool      // see WithBorrowedArgs
+	hostOnly  bool      // see HostHandler
 	place     PlaceFunc // see WithArgsInto
 	Handler
 	invoked Handler        // of a function: for the messages of Invoke
@@ -58,7 +59,8 @@ func newHandlers(c *Config) (*handlers, error) {
 			return nil, fmt.Errorf("%w: handler of type %s: types that begin with %s are reserved", ErrConfig, typ, reservedTypes)
 		}
 		_, short := handler.(ShortHandler)
-		h.types[typ] = handlerEntry{typ: typ, Handler: handler, short: short}
+		_, hostOnly := handler.(HostHandler)
+		h.types[typ] = handlerEntry{typ: typ, Handler: handler, short: short, hostOnly: hostOnly}
 	}
 	if _, taken := h.types[opType]; taken {
 		return nil, fmt.Errorf("%w: handler of type %s: use Config.Operators", ErrConfig, opType)
@@ -73,6 +75,15 @@ type ShortHandler interface {
 
 	// Short is not called: it marks the type.
 	Short()
+}
+
+// HostHandler is a Handler whose tasks enqueue no work on devices: their contexts have no streams. Tensors in the replies
+// are sent after the work of their own streams.
+type HostHandler interface {
+	Handler
+
+	// HostOnly is not called: it marks the type.
+	HostOnly()
 }
 
 // lookup returns the handler of a request of that type and name and true, or false if there is

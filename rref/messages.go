@@ -156,6 +156,9 @@ type openedTask[A any] struct {
 // Short implements agent.ShortHandler.
 func (opened[A]) Short() {}
 
+// HostOnly implements agent.HostHandler.
+func (opened[A]) HostOnly() {}
+
 func (f opened[A]) Open(q *agent.Request) (agent.Task, error) {
 	t := &openedTask[A]{serve: f}
 	return t, q.Decode(&t.args)

@@ -21,11 +21,7 @@ func TestDropsOfCuda(t *testing.T) {
 // dropReasons are the reasons why bytes are right without a call.
 var dropReasons = []drops.Reason{
 	{
-		Text: "the parameters of the model are not changed",
-		Site: `< cudaipc.\(\*work\).finish < .* < rref_test.\(\*(convNet|linear)\).forward`,
-	},
-	{
-		Text: "it orders the reuse of freed memory of another GPU, and the memory is not freed",
-		Site: `< cudaipc.\(\*copyOperation\).finish < cudaipc.\(\*Kind\).Copy < xth.enqueueCopy <`,
+		Text:     "the tensor that is summed is not changed",
+		Scenario: `owner_rref_forward`, Site: `< cudaipc.\(\*work\).finish < cudaipc.\(\*Kind\).run < cudaipc.kernels.Sum <`,
 	},
 }

@@ -40,8 +40,10 @@ func (w *Worker) lateTarget() int {
 // received, in this try. One would delay the other, and both delay the work in whose place a call is missing.
 func (w *Worker) overwritesSent() bool {
 	switch drops.Try() {
-	case 0, 4, 5:
+	case 0, 4:
 		return true
+	case 1, 5:
+		return w.callsModels
 	case 3:
 		return !w.callsModels
 	}
@@ -205,7 +207,7 @@ func (w *Worker) Parameter(ctx context.Context, x *tensor.Tensor, d device.Devic
 		return nil, nil, err
 	}
 	w.takePageLocked(x.Len()*x.DType().Size(), s)
-	return y, w.overwriter(ctx, y.Storage(), (n+1)*lateSource()+2*lateTarget()), nil
+	return y, w.overwriter(ctx, y.Storage(), (n+1)*lateSource()+lateTarget()), nil
 }
 
 // overwrite enqueues that b has other bytes.
