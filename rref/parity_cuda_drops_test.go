@@ -8,13 +8,13 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/internal/testutil/drops"
 )
 
-// TestDropsOfCuda runs the cases of references on GPUs without each record and wait of an event. It is left out by
-// default, because some calls of the cases in one process have no reason yet.
+// TestDropsOfCuda shows that the cases of references on GPUs need each record and wait of an event.
 func TestDropsOfCuda(t *testing.T) {
 	cusim.Library(t) // skips t if there is none
 	drops.Suite{
-		Tests: "^TestParityCuda", Redundant: dropReasons,
-		Skip: func(scenario string) bool { return strings.Contains(scenario, "missing_config") }, // no tensor is received
+		Tests: "^TestParityCuda", Redundant: dropReasons, Calls: 4,
+		Skip:   func(scenario string) bool { return strings.Contains(scenario, "missing_config") }, // no tensor is received
+		Sample: []string{"TestParityCudaAsArgument/1/rpc/TensorPipeAgentCudaRpcTest.test_rref_as_arg_synchronization1"},
 	}.Prove(t)
 }
 
@@ -23,5 +23,17 @@ var dropReasons = []drops.Reason{
 	{
 		Text:     "the tensor that is summed is not changed",
 		Scenario: `owner_rref_forward`, Site: `< cudaipc.\(\*work\).finish < cudaipc.\(\*Kind\).run < cudaipc.kernels.Sum <`,
+	},
+	{
+		Text:     "the result is fetched by a message, which waits for the stream of the tensor; the event is for uses at the owner",
+		Scenario: `rref_forward_sync|to_here|as_arg`, Call: `record`, Site: `< future.record < .* < agent.\(\*Request\).orderKept <`,
+	},
+	{
+		Text:     "nobody waits for the event of the class",
+		Scenario: `rref_with_unpickleable_attributes`, Call: `record`, Site: `^cudaipc.\(\*Stream\).Record < rref_test.`,
+	},
+	{
+		Text:     "it orders the reuse of freed memory of another GPU, and the memory is not freed",
+		Scenario: `owner_rref_forward_synchronization[23]`, Site: `< cudaipc.\(\*copyOperation\).finish < cudaipc.\(\*Kind\).Copy < xth.enqueueCopy <`,
 	},
 }

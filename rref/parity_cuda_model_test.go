@@ -96,8 +96,8 @@ func newLayer(ctx context.Context, w *cudagroup.Worker, seed uint64, d device.De
 
 // to returns a copy of l on d.
 func (l layer) to(ctx context.Context, w *cudagroup.Worker, d device.Device) (layer, error) {
-	weight, first, err := w.Parameter(ctx, l.weight, d, 1)
-	bias, second, biasErr := w.Parameter(ctx, l.bias, d, 2)
+	weight, first, err := w.Parameter(ctx, l.weight, d, 2)
+	bias, second, biasErr := w.Parameter(ctx, l.bias, d, 3)
 	return layer{weight, bias, func() { first(); second() }}, errors.Join(err, biasErr)
 }
 
@@ -298,12 +298,11 @@ func requireClose(m cudaMember, want, got *tensor.Tensor) {
 	}
 }
 
-// read enqueues a copy of x, which must be on the GPU with index local, to host memory on the current stream of the case,
-// and returns a function that waits for it. A result is read before the next one is computed, because the stream waits for
-// that one too.
-func (m cudaMember) read(x *tensor.Tensor, local int) (wait func() *tensor.Tensor) {
+// read returns a copy of x, which must be on the GPU with index local, in host memory, read on the current stream of the
+// case.
+func (m cudaMember) read(x *tensor.Tensor, local int) *tensor.Tensor {
 	require.Equal(m, cudagroup.GPU(local), x.Device())
-	return m.HostLater(x)
+	return m.Host(x)
 }
 
 // requireSame requires that both, on the host, are equal.

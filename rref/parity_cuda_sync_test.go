@@ -58,13 +58,13 @@ func (m cudaMember) compare(model *rref.Ref[*convNet], args netInput, i, local i
 	kept := forwardNet.Remote(m.Context(), model, args)
 	actual, err := kept.ToHere(m.Context())
 	require.NoError(m, err)
-	got := m.read(actual, local)
+	got := m.HostLater(actual) // the current stream waits for the next result too
 	expected, err := forwardNet.Call(m.Context(), model, args)
 	require.NoError(m, err)
-	actual = got()
-	expected = m.read(expected, local)()
-	requireSame(m, expected, actual)
-	requireForward(m, expected, i)
+	require.Equal(m, cudagroup.GPU(local), actual.Device())
+	want := m.read(expected, local)
+	requireSame(m, want, got())
+	requireForward(m, want, i)
 }
 
 // asArgument is toHere with a reference to the input, which the owner of the model fetches. Without devices all may be
@@ -105,13 +105,13 @@ func relayed(w *cudagroup.Worker, local, remote int) {
 			kept := forwardNet.Remote(m.Context(), model, args)
 			actual, err := rref.Remote(m.Context(), m.agent, relay, rrefRelay, kept).ToHere(m.Context())
 			require.NoError(m, err)
-			got := m.read(actual, local)
+			got := m.HostLater(actual) // the current stream waits for the next result too
 			expected, err := forwardNet.Call(m.Context(), model, args)
 			require.NoError(m, err)
-			actual = got()
-			expected = m.read(expected, local)()
-			requireSame(m, expected, actual)
-			requireForward(m, expected, i)
+			require.Equal(m, cudagroup.GPU(local), actual.Device())
+			want := m.read(expected, local)
+			requireSame(m, want, got())
+			requireForward(m, want, i)
 		}
 		m.RequireRoutes(owner, cudagroup.Map(map[int]int{local: remote}))
 		m.RequireRoutes(relay, cudagroup.Map(map[int]int{local: local}))
@@ -206,19 +206,19 @@ func ownModel(w *cudagroup.Worker, local, remote int) {
 			require.NoError(m, err)
 			require.Equal(m, cudagroup.GPU(local), y.Device())
 			require.Equal(m, []int{rows, out}, y.Shape())
-			product := m.read(y, local)
+			product := m.HostLater(y)
 			kept, err := sumOf.Remote(m.Context(), rref.Own(m.agent, y)).ToHere(m.Context())
 			require.NoError(m, err)
-			got := m.read(kept, local)
+			require.Equal(m, cudagroup.GPU(local), kept.Device())
+			got := m.HostLater(kept)
 			y, err = cudagroup.Current(m.Context(), y)
 			require.NoError(m, err)
 			sum, err := m.Engine.Sum(m.Context(), y, nil, false, tensor.F32)
 			require.NoError(m, err)
+			requireSame(m, m.read(sum, local), got())
 			if i < race.Pick(1, 0) || drops.Running() { // the product takes the host long
 				requireProduct(m, product(), uint64(i), in)
 			}
-			fetched := got()
-			requireSame(m, m.read(sum, local)(), fetched)
 		}
 		m.RequireRoutes(m.Name(), cudagroup.Map(map[int]int{local: remote}))
 	})

@@ -269,17 +269,13 @@ func (w *Worker) copyLate(ctx context.Context, x *tensor.Tensor, d device.Device
 	return y, err
 }
 
-// hostOf enqueues a copy of x, which is on a GPU, to host memory, as the stream of x sees it, and returns a function that
-// waits for it.
-func (w *Worker) hostOf(x *tensor.Tensor) (wait func() *tensor.Tensor) {
+// enqueueHost enqueues a copy of x, which is on a GPU, to host memory, as the stream of x sees it.
+func (w *Worker) enqueueHost(x *tensor.Tensor) *tensor.Tensor {
 	b, err := x.Buffer()
 	require.NoError(w, err)
 	host := w.pageLocked(b.Len(), b.Stream())
 	require.NoError(w, w.Kind.Copy(host, b))
-	return func() *tensor.Tensor {
-		require.NoError(w, b.Stream().Synchronize(w.ctx))
-		y, err := tensor.FromBuffer(host.WithStream(nil), x.DType(), x.Shape()...)
-		require.NoError(w, err)
-		return y
-	}
+	y, err := tensor.FromBuffer(host.WithStream(nil), x.DType(), x.Shape()...)
+	require.NoError(w, err)
+	return y
 }

@@ -114,25 +114,28 @@ func (w *Worker) Host(x *tensor.Tensor) *tensor.Tensor {
 
 // HostOn returns a copy of x as Host does, read on the current stream of ctx.
 func (w *Worker) HostOn(ctx context.Context, x *tensor.Tensor) *tensor.Tensor {
-	return w.hostLater(ctx, x)()
-}
-
-// HostLater returns a function that returns a copy of x as Host does. In a run of drops the copy is enqueued at once.
-func (w *Worker) HostLater(x *tensor.Tensor) (wait func() *tensor.Tensor) {
-	return w.hostLater(w.ctx, x)
-}
-
-func (w *Worker) hostLater(ctx context.Context, x *tensor.Tensor) (wait func() *tensor.Tensor) {
 	x, err := Current(ctx, x)
 	require.NoError(w, err)
-	if drops.Running() && x.Device() != device.CPU() {
-		return w.hostOf(x)
-	}
-	return func() *tensor.Tensor {
+	if !drops.Running() || x.Device() == device.CPU() {
 		x, err = w.Engine.To(ctx, x, device.CPU())
 		require.NoError(w, err)
 		return x
 	}
+	y := w.enqueueHost(x)
+	require.NoError(w, device.StreamFrom(ctx, x.Device()).Synchronize(w.ctx))
+	return y
+}
+
+// HostLater returns a function that returns a copy of x, on a GPU, as Host does, after a later call of Host for a tensor on
+// that GPU. In a run of drops the copy is enqueued at once, so that only waits before HostLater count.
+func (w *Worker) HostLater(x *tensor.Tensor) func() *tensor.Tensor {
+	if !drops.Running() {
+		return func() *tensor.Tensor { return w.Host(x) }
+	}
+	x, err := Current(w.ctx, x)
+	require.NoError(w, err)
+	y := w.enqueueHost(x)
+	return func() *tensor.Tensor { return y }
 }
 
 // RequireFull requires that x, read as by Host, is a float32 tensor of this shape on d whose elements are
