@@ -7,12 +7,11 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/internal/testutil/drops"
 )
 
-// TestDropsOfCuda shows that a sample of the cases of gradients on GPUs needs each record and wait of an event. Some calls of
-// the others have no reason yet.
+// TestDropsOfCuda shows that a sample of the cases of gradients on GPUs needs each record and wait of an event.
 func TestDropsOfCuda(t *testing.T) {
 	cusim.Library(t) // skips t if there is none
 	drops.Suite{
-		Tests: "^TestParityCuda", Redundant: dropReasons, Calls: 2,
+		Tests: "^TestParityCuda", Redundant: dropReasons, Calls: 4,
 		Sample: []string{"TestParityCuda/dist_autograd/CudaDistAutogradTest.test_gpu_simple"},
 	}.Prove(t)
 }
@@ -20,11 +19,23 @@ func TestDropsOfCuda(t *testing.T) {
 // dropReasons are the reasons why bytes are right without a call.
 var dropReasons = []drops.Reason{
 	{
-		Text: "the parameters of the model are not changed",
-		Site: `< cudaipc.\(\*work\).finish < .* < dist_test.linear.forward`,
+		Text:     "the input is ready before the gradient with which it is multiplied",
+		Scenario: `gradients_synchronizations`, Site: `< cudaipc.\(\*Kind\).run < cudaipc.kernels.MatMul < .* < ops.\(\*Engine\).weightGradient`,
 	},
 	{
-		Text: "the host waits for the goroutine that delivers the bytes, which waits for an event of its own",
-		Site: `^cudaipc.\(\*Stream\).Record < cudaipc.\(\*Stream\).Synchronize < ops.\(\*Engine\).toHost`,
+		Text:     "the gradient is read on the stream on which it is valid",
+		Scenario: `gradients_synchronizations`, Call: `record`, Site: `< future.record < .* < agent.\(\*asyncCall`,
+	},
+	{
+		Text:     "the result is used on the stream on which it is valid",
+		Scenario: `gradients_synchronizations`, Site: `< agent.order.func1 < .* < dist_test.gradientsSynchronizations`,
+	},
+	{
+		Text:     "a later tensor of the message is copied on the same streams, which wait for that copy",
+		Scenario: `gradients_synchronizations`, Site: `^cudaipc.(exchange < cudaipc.\(\*ipcEnd\).pull|\(\*ipcSource\).Copied)`,
+	},
+	{
+		Text:     "the parameters of the model are not changed",
+		Scenario: `gradients_synchronizations`, Site: `< cudaipc.\(\*work\).finish < .* < dist_test.linear.forward`,
 	},
 }

@@ -40,12 +40,12 @@ func (l *localCompute) forward(ctx context.Context, x variable) (variable, error
 // linear is a module with parameters.
 type linear struct{ Weight, Bias variable }
 
-// newLinear returns a module on the host, with the random parameters that PyTorch gives one: its weight is
-// a matrix of size rows and columns.
-func newLinear(w *cudaWorker, size int) linear {
+// newLinear returns a module on d, with the random parameters that PyTorch gives one: its weight is a matrix of
+// size rows and columns.
+func newLinear(w *cudaWorker, d device.Device, size int) linear {
 	bound := float32(1 / math.Sqrt(float64(size)))
 	next := func(r *rand.Rand) float32 { return bound * (2*r.Float32() - 1) }
-	return linear{w.leaf(device.CPU(), next, size, size), w.leaf(device.CPU(), next, size)}
+	return linear{w.leaf(d, next, size, size), w.leaf(d, next, size)}
 }
 
 // to returns l on d: the same module if it is there.
@@ -197,11 +197,11 @@ func gradientsSynchronizations(w *cudaWorker) {
 		return
 	}
 	t, gpu := w.group, cudagroup.GPU(0)
+	w.group.CallsModels()
 	var layers []linear
 	var remotes []*rref.Ref[*wrapper]
 	for rank := 1; rank < parityWorld; rank++ {
-		l, err := newLinear(w, layerSize).to(w.ctx, gpu)
-		require.NoError(t, err)
+		l := newLinear(w, gpu, layerSize)
 		layers = append(layers, l)
 		remotes = append(remotes, rref.Remote(w.ctx, w.Agent, agent.Rank(rank), newWrapper, wrapperArgs{l, rank}))
 	}

@@ -30,7 +30,7 @@ const farther = 5
 
 // lateTarget is that of w.
 func (w *Worker) lateTarget() int {
-	if w.callsModels {
+	if w.callsModels.Load() {
 		return farther * lateTarget()
 	}
 	return lateTarget()
@@ -43,17 +43,17 @@ func (w *Worker) overwritesSent() bool {
 	case 0, 4:
 		return true
 	case 1, 5:
-		return w.callsModels
+		return w.callsModels.Load()
 	case 3:
-		return !w.callsModels
+		return !w.callsModels.Load()
 	}
 	return false
 }
 func overwritesArguments() bool { return drops.Try() == 2 }
 
-// CallsModels is called before Join by the worker that sends the arguments of the functions which others run in its case.
-// In a run of drops the memory for its results is later than theirs for the arguments.
-func (w *Worker) CallsModels() { w.callsModels = true }
+// CallsModels is called first by the worker that sends the arguments of the functions which others run in its case. In a
+// run of drops the memory for its results is later than theirs for the arguments.
+func (w *Worker) CallsModels() { w.callsModels.Store(true) }
 
 // strictly changes the Config of an agent in cases that see wrong bytes if a call of the driver is missing, those of
 // a run of drops: memory is not ready at once when it is allocated, and tensors are overwritten for a while once
@@ -264,7 +264,7 @@ func (w *Worker) copyLate(ctx context.Context, x *tensor.Tensor, d device.Device
 	}
 	y, err := w.Engine.To(ctx, x, d)
 	if err == nil {
-		w.pageLocked(x.Len()*x.DType().Size(), s)
+		w.takePageLocked(x.Len()*x.DType().Size(), s)
 	}
 	return y, err
 }

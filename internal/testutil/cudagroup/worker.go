@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 
 	"github.com/stretchr/testify/require"
 
@@ -48,7 +49,7 @@ type Worker struct {
 	mu    sync.Mutex
 	plans map[string][]*pipe.Plan // of the pipes of the case, by the worker at the other end
 
-	callsModels bool // see CallsModels
+	callsModels atomic.Bool // see CallsModels
 
 	lentMu sync.Mutex
 	lent   map[*tensor.Storage]int // those that were sent, in a run of drops: how many messages with them are under way
@@ -93,7 +94,8 @@ func (w *Worker) close() error {
 
 // begin prepares w for the case with that ID: the context gets new streams.
 func (w *Worker) begin(id string) {
-	w.id, w.ctx, w.callsModels = id, w.Member.Context(), false
+	w.id, w.ctx = id, w.Member.Context()
+	w.callsModels.Store(false)
 	w.mu.Lock()
 	w.plans = map[string][]*pipe.Plan{}
 	w.mu.Unlock()
