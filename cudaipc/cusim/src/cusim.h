@@ -44,7 +44,8 @@ uint64_t cusim_misuse(void);
    "" if there was none. */
 void cusim_last_misuse(char *text, size_t size);
 
-/* Sets a text that follows the numbered calls of the calling thread in the trace, after a tab; "" for none. */
+/* Sets a text that follows the numbered calls of the calling thread in the trace, after a tab; "" for none.
+   A text of 4000 bytes or more is cut, and ends with " ...". */
 void cusim_set_site(const char *text);
 
 #pragma GCC visibility pop

@@ -47,9 +47,14 @@ struct call_counter *counter_for_remote(void) { return &remote; }
 struct call_counter *counter_for_none(void) { return &none; }
 
 /* See cusim_set_site. */
-static _Thread_local char site[1000];
+static _Thread_local char site[4000];
 
-void cusim_set_site(const char *text) { snprintf(site, sizeof site, "%s", text); }
+void cusim_set_site(const char *text)
+{
+    static const char more[] = " ...";
+    if (snprintf(site, sizeof site, "%s", text) >= (int)sizeof site)
+        strcpy(site + sizeof site - sizeof more, more);
+}
 
 /* Appends a line to the trace. A single write keeps the lines of several processes apart. */
 static void write_trace(const char *line)

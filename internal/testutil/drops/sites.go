@@ -44,18 +44,30 @@ func (d siteDriver) SyncEvent(e driver.Event) error {
 const module = "github.com/tensorpipe-go/tensorpipe/"
 
 // sites is how many functions a call site has, at most.
-const sites = 12
+const sites = 24
+
+// more ends a site whose outer functions are left out.
+const more = " < ..."
 
 // site returns the functions of this module that make the present call, the innermost first, separated by " < ",
 // as in "cudaipc.(*gpu).order < cudaipc.(*Stream).WaitFor".
 func site() string {
-	var pcs [60]uintptr
-	frames := runtime.CallersFrames(pcs[:runtime.Callers(3, pcs[:])])
+	var pcs [200]uintptr
+	return join(pcs[:runtime.Callers(3, pcs[:])], sites)
+}
+
+// join returns at most n functions of a stack as site does.
+func join(stack []uintptr, n int) string {
+	frames := runtime.CallersFrames(stack)
 	var names []string
-	for more := true; more && len(names) < sites; {
+	for next := true; next; {
 		var f runtime.Frame
-		f, more = frames.Next()
-		if name, ok := strings.CutPrefix(f.Function, module); ok {
+		f, next = frames.Next()
+		name, ok := strings.CutPrefix(f.Function, module)
+		switch {
+		case ok && len(names) == n:
+			return strings.Join(names, " < ") + more
+		case ok:
 			names = append(names, name[strings.LastIndexByte(name, '/')+1:])
 		}
 	}
