@@ -97,10 +97,12 @@ func (c Count) String() string {
 }
 
 // Prove drops calls of the scenarios of s, and logs the numbers. It fails t if a scenario fails without a
-// drop, if a call is redundant without a reason, or if a tenth of the calls is redundant.
+// drop, if a call is redundant without a reason, or if a tenth of the calls is redundant. With TENSORPIPE_DROPS=all
+// it also fails if a reason was not used.
 func (s Suite) Prove(t *testing.T) {
 	short.Skip(t, "runs tests many times, each without one call")
 	var total Count
+	used := make([]bool, len(s.Redundant))
 	names, most := s.Sample, race.Pick(s.Calls, s.Calls/4+1)
 	if chosen := os.Getenv(allVar); chosen != "" {
 		names, most = s.scenarios(t), max(Most, s.Calls)
@@ -115,9 +117,14 @@ func (s Suite) Prove(t *testing.T) {
 		t.Skip("left out without " + allVar + "=all")
 	}
 	for _, name := range names {
-		total.add(s.prove(t, name, most))
+		total.add(s.prove(t, name, most, used))
 	}
 	t.Logf("all: %v", total)
+	for _, text := range s.unused(used) {
+		if os.Getenv(allVar) == "all" {
+			t.Error("no call has the reason:", text)
+		}
+	}
 	if total.Unexplained > 0 {
 		t.Error("the bytes are right without some calls")
 	}
@@ -151,8 +158,18 @@ func (s Suite) scenarios(t *testing.T) (names []string) {
 	})
 }
 
-// prove drops at most most calls of a scenario.
-func (s Suite) prove(t *testing.T, name string, most int) (c Count) {
+// unused returns the texts of the reasons that are not used.
+func (s Suite) unused(used []bool) (texts []string) {
+	for i, r := range s.Redundant {
+		if !used[i] {
+			texts = append(texts, r.Text)
+		}
+	}
+	return texts
+}
+
+// prove drops at most most calls of a scenario, and sets used for the reasons of those that are redundant.
+func (s Suite) prove(t *testing.T, name string, most int, used []bool) (c Count) {
 	t.Helper()
 	calls, equal := traced(t, name)
 	if len(calls) == 0 {
@@ -173,7 +190,7 @@ func (s Suite) prove(t *testing.T, name string, most int) (c Count) {
 		if c.Redundant++; i < 0 {
 			c.Unexplained++
 		} else {
-			text = s.Redundant[i].Text
+			text, used[i] = s.Redundant[i].Text, true
 		}
 		t.Logf("%s: right bytes without %q of %s: %s", name, call, sites[call], text)
 	}

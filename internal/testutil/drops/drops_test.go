@@ -39,7 +39,9 @@ func TestProve(t *testing.T) {
 		{Text: "of another site", Site: "g"},
 		{Text: "a reason", Scenario: "/part$", Call: " s1 ", Site: "^a.f$"},
 	}}
-	require.Equal(t, Count{Scenarios: 1, Calls: 4, Tried: 4, Caught: 1, Otherwise: 1, Redundant: 2, Unexplained: 1}, s.prove(t, "TestScenario/part", 9))
+	used := make([]bool, len(s.Redundant))
+	require.Equal(t, Count{Scenarios: 1, Calls: 4, Tried: 4, Caught: 1, Otherwise: 1, Redundant: 2, Unexplained: 1}, s.prove(t, "TestScenario/part", 9, used))
+	require.Equal(t, []string{"of another scenario", "of another call", "of another site"}, s.unused(used))
 
 	var c Count
 	require.Empty(t, c.drop(t, "TestScenario/part", []string{"main wait s9 1"}, 0, nil))
