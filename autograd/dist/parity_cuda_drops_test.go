@@ -12,7 +12,10 @@ func TestDropsOfCuda(t *testing.T) {
 	cusim.Library(t) // skips t if there is none
 	drops.Suite{
 		Tests: "^TestParityCuda", Redundant: dropReasons, Calls: 4,
-		Sample: []string{"TestParityCuda/dist_autograd/CudaDistAutogradTest.test_gpu_simple"},
+		Sample: []string{
+			"TestParityCuda/dist_autograd/CudaDistAutogradTest.test_gpu_simple",
+			"TestParityCuda/dist_autograd/CudaDistAutogradTest.test_gpu_to_cpu_continuation",
+		},
 	}.Prove(t)
 }
 

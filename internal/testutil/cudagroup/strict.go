@@ -23,7 +23,15 @@ const otherByte = 0xee
 // later of two streams hides a missing call of the other one. Further tries take longer, for loaded machines.
 func lateSource() int { return (5 - 4*(drops.Try()%2)) * longer() }
 func lateTarget() int { return 5 * (drops.Try() % 2) * longer() }
-func longer() int     { return []int{1, 3, 10}[drops.Try()/2] }
+
+// longer returns the factor of this try, which is 3 times larger in every second one.
+func longer() int {
+	n := 1
+	for range drops.Try() / 2 {
+		n *= 3
+	}
+	return n
+}
 
 // farther is how much later the memory is into which the worker of CallsModels receives.
 const farther = 5
@@ -55,10 +63,10 @@ func overwritesArguments() bool { return drops.Try() == 2 }
 // run of drops the memory for its results is later than theirs for the arguments.
 func (w *Worker) CallsModels() { w.callsModels.Store(true) }
 
-// strictly changes the Config of an agent in cases that see wrong bytes if a call of the driver is missing, those of
+// overwriteAfterUse changes the Config of an agent in cases that see wrong bytes if a call of the driver is missing, those of
 // a run of drops: memory is not ready at once when it is allocated, and tensors are overwritten for a while once
 // they were sent, or received and used. Others use their memory as it is.
-func (w *Worker) strictly(c *agent.Config) {
+func (w *Worker) overwriteAfterUse(c *agent.Config) {
 	if !drops.Running() {
 		return
 	}
@@ -66,10 +74,10 @@ func (w *Worker) strictly(c *agent.Config) {
 	if c.Registry == nil {
 		c.Registry = codec.NewRegistry()
 	}
-	c.Codec = lendingCodec{c.Registry}
-	i := agent.Interceptor{Encoded: w.lend}
+	c.Codec = storageCodec{c.Registry}
+	i := agent.Interceptor{Encoded: w.overwriteSentAtEnd}
 	if overwritesArguments() && len(c.Extensions) == 0 { // references keep arguments
-		i.Decoded = w.lendArguments
+		i.Decoded = w.overwriteArgumentsAtEnd
 	}
 	c.Interceptors = append(c.Interceptors, i)
 }
@@ -95,32 +103,32 @@ func (k lateKind) Alloc(d device.Device, size int, s device.Stream) (device.Buff
 	return b, nil
 }
 
-// lendingCodec is the default Codec. It stores the memory of the tensors of a message under lentKey.
-type lendingCodec struct{ registry *codec.Registry }
+// storageCodec is the default Codec. It stores the memory of the tensors of a message under storagesKey.
+type storageCodec struct{ registry *codec.Registry }
 
-type lentKey struct{}
+type storagesKey struct{}
 
 // Encode implements agent.Codec.
-func (c lendingCodec) Encode(e *codec.Encoder, ptr any) error {
+func (c storageCodec) Encode(e *codec.Encoder, ptr any) error {
 	err := e.Encode(ptr)
 	if err == nil {
-		e.SetState(lentKey{}, c.storages(ptr, e.State(lentKey{})))
+		e.SetState(storagesKey{}, c.storages(ptr, e.State(storagesKey{})))
 	}
 	return err
 }
 
 // Decode implements agent.Codec.
-func (c lendingCodec) Decode(d *codec.Decoder, ptr any) error {
+func (c storageCodec) Decode(d *codec.Decoder, ptr any) error {
 	err := d.Decode(ptr)
 	if err == nil {
-		d.SetState(lentKey{}, c.storages(ptr, d.State(lentKey{})))
+		d.SetState(storagesKey{}, c.storages(ptr, d.State(storagesKey{})))
 	}
 	return err
 }
 
 // storages returns those of the value to which ptr points, appended to others. There are none if the value can be
 // encoded in a message only.
-func (c lendingCodec) storages(ptr, others any) []*tensor.Storage {
+func (c storageCodec) storages(ptr, others any) []*tensor.Storage {
 	all, _ := others.([]*tensor.Storage)
 	more, _ := codec.Storages(c.registry, codec.Limits{}, ptr)
 	return append(all, more...)
@@ -129,19 +137,19 @@ func (c lendingCodec) storages(ptr, others any) []*tensor.Storage {
 // sentSleeps is how long tensors that were sent are overwritten, in sleeps of SleepTime.
 func sentSleeps() int { return lateSource() + 2*farther*lateTarget() }
 
-// lend has the tensors of a message that this worker sends overwritten once it has ended, and no other message that
+// overwriteSentAtEnd has the tensors of a message that this worker sends overwritten once it has ended, and no other message that
 // sends them is under way.
-func (w *Worker) lend(ctx context.Context, m *agent.Message) error {
-	storages, _ := m.State(lentKey{}).([]*tensor.Storage)
-	w.lentMu.Lock()
-	defer w.lentMu.Unlock()
+func (w *Worker) overwriteSentAtEnd(ctx context.Context, m *agent.Message) error {
+	storages, _ := m.State(storagesKey{}).([]*tensor.Storage)
+	w.sentMu.Lock()
+	defer w.sentMu.Unlock()
 	for _, s := range storages {
 		overwrite := w.overwriter(ctx, s, sentSleeps())
-		w.lent[s]++
+		w.sent[s]++
 		m.OnEnd(func(agent.MessageEnd) {
-			w.lentMu.Lock()
-			defer w.lentMu.Unlock()
-			if w.lent[s]--; w.lent[s] == 0 && overwrite != nil && w.overwritesSent() {
+			w.sentMu.Lock()
+			defer w.sentMu.Unlock()
+			if w.sent[s]--; w.sent[s] == 0 && overwrite != nil && w.overwritesSent() {
 				overwrite()
 			}
 		})
@@ -149,18 +157,18 @@ func (w *Worker) lend(ctx context.Context, m *agent.Message) error {
 	return nil
 }
 
-// lendArguments does the same for arguments that this worker has received, unless it sends them again.
-func (w *Worker) lendArguments(ctx context.Context, m *agent.Message) error {
+// overwriteArgumentsAtEnd does the same for arguments that this worker has received, unless it sends them again.
+func (w *Worker) overwriteArgumentsAtEnd(ctx context.Context, m *agent.Message) error {
 	if m.Kind != agent.KindRequest {
 		return nil
 	}
-	storages, _ := m.State(lentKey{}).([]*tensor.Storage)
+	storages, _ := m.State(storagesKey{}).([]*tensor.Storage)
 	for _, s := range storages {
 		if overwrite := w.overwriter(ctx, s, lateSource()); overwrite != nil {
 			m.OnEnd(func(agent.MessageEnd) {
-				w.lentMu.Lock()
-				defer w.lentMu.Unlock()
-				if _, found := w.lent[s]; !found {
+				w.sentMu.Lock()
+				defer w.sentMu.Unlock()
+				if _, found := w.sent[s]; !found {
 					overwrite()
 				}
 			})

@@ -51,8 +51,8 @@ type Worker struct {
 
 	callsModels atomic.Bool // see CallsModels
 
-	lentMu sync.Mutex
-	lent   map[*tensor.Storage]int // those that were sent, in a run of drops: how many messages with them are under way
+	sentMu sync.Mutex
+	sent   map[*tensor.Storage]int // those that were sent, in a run of drops: how many messages with them are under way
 }
 
 var _ require.TestingT = (*Worker)(nil)
@@ -80,7 +80,7 @@ func newWorker(m *procgroup.Member, lib string) (*Worker, error) {
 		return nil, err
 	}
 	engine := &ops.Engine{MaxBytes: maxBytes, ByKind: map[string]ops.Kernels{cudaipc.Name: kind.Kernels()}}
-	return &Worker{Member: m, Kind: kind, Engine: engine, control: control, lent: map[*tensor.Storage]int{}}, nil
+	return &Worker{Member: m, Kind: kind, Engine: engine, control: control, sent: map[*tensor.Storage]int{}}, nil
 }
 
 // close returns an error if closing the devices fails, or if the driver was misused.
@@ -133,7 +133,7 @@ func (w *Worker) Join(configure func(c *agent.Config)) (*agent.Agent, error) {
 		Operators: aten.Builtin(w.Engine), Events: &agent.Events{PeerConnected: w.connected},
 	}
 	configure(&c)
-	w.strictly(&c)
+	w.overwriteAfterUse(&c)
 	a, err := agent.Join(w.Member.Context(), c)
 	if err == nil {
 		w.agents = append(w.agents, a)
