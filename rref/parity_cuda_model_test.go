@@ -255,8 +255,8 @@ func withModels(w *cudagroup.Worker, configure func(c *agent.Config), f func(m c
 
 // callModels is withModels where only the worker of that rank calls f.
 func callModels(w *cudagroup.Worker, rank int, configure func(c *agent.Config), f func(m cudaMember)) {
-	if w.Rank == rank && w.World > 1 {
-		w.CallsModels()
+	if w.World > 1 {
+		w.ModelsCalledBy(rank)
 	}
 	withModels(w, configure, func(m cudaMember) {
 		if m.Rank == rank {

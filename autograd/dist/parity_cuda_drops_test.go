@@ -34,6 +34,10 @@ var dropReasons = []drops.Reason{
 		Scenario: `gradients_synchronizations`, Site: `< agent.order.func1 < .* < dist_test.gradientsSynchronizations`,
 	},
 	{
+		Text:     "an earlier event of the message is behind the work for all its tensors",
+		Scenario: `gradients_synchronizations`, Call: `record`, Site: `^cudaipc.\(\*ipcEnd\).Describe`,
+	},
+	{
 		Text:     "a later tensor of the message is copied on the same streams, which wait for that copy",
 		Scenario: `gradients_synchronizations`, Site: `^cudaipc.(exchange < cudaipc.\(\*ipcEnd\).pull|\(\*ipcSource\).Copied)`,
 	},

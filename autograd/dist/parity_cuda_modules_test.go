@@ -193,11 +193,11 @@ func mapsToAll(w *cudagroup.Worker) map[string]agent.DeviceMap {
 // gradientsSynchronizations has the first worker call layers on the three others, one after the other, and
 // requires that their parameters get the gradients of the same layers on its own GPU.
 func gradientsSynchronizations(w *cudaWorker) {
+	w.group.ModelsCalledBy(0)
 	if w.rank != 0 {
 		return
 	}
 	t, gpu := w.group, cudagroup.GPU(0)
-	w.group.CallsModels()
 	var layers []linear
 	var remotes []*rref.Ref[*wrapper]
 	for rank := 1; rank < parityWorld; rank++ {
@@ -213,6 +213,7 @@ func gradientsSynchronizations(w *cudaWorker) {
 		require.NoError(t, err)
 	}
 	require.NoError(t, autograd.Backward(w.ctx, []variable{sum(t, w.ctx, x)}))
+	local := x
 	w.inContext(t, func(ctx context.Context, c *dist.Context) {
 		x := input
 		for _, f := range remotes {
@@ -221,6 +222,7 @@ func gradientsSynchronizations(w *cudaWorker) {
 			require.NoError(t, err)
 			require.Equal(t, gpu, x.Value().Device())
 		}
+		result := w.group.HostLater(x.Tensor())
 		require.NoError(t, c.Backward(ctx, sum(t, ctx, x)))
 		var futures []*agent.Future[[]*tensor.Tensor]
 		for _, f := range remotes {
@@ -232,7 +234,13 @@ func gradientsSynchronizations(w *cudaWorker) {
 			require.Len(t, grads, 2)
 			for k, p := range layers[i].parameters() {
 				w.requireSame(p.Grad(), autograd.Dense(grads[k]), gpu)
+				if drops.Running() { // gradients agree with other parameters, too
+					w.requireClose(w.made[p], w.floats(p.Value()))
+				}
 			}
+		}
+		if drops.Running() { // gradients do not depend on the result
+			w.requireSame(local.Value(), autograd.Dense(result()), gpu)
 		}
 	})
 	for i, f := range remotes {

@@ -33,15 +33,33 @@ func longer() int {
 	return n
 }
 
-// farther is how much later the memory is into which the worker of CallsModels receives.
+// farther is how much later the memory is into which the worker that calls models receives.
 const farther = 5
+
+// ModelsCalledBy is called first by each worker of a case in which only the worker of that rank calls functions, which run
+// on the others. In a run of drops the memory for its results is later than theirs for the arguments.
+func (w *Worker) ModelsCalledBy(rank int) { w.caller.Store(int32(rank)) }
+
+// noCaller is the rank of the caller in cases without ModelsCalledBy.
+const noCaller = -1
+
+func (w *Worker) callsModels() bool { return int(w.caller.Load()) == w.Rank }
 
 // lateTarget is that of w.
 func (w *Worker) lateTarget() int {
-	if w.callsModels.Load() {
+	if w.callsModels() {
 		return farther * lateTarget()
 	}
 	return lateTarget()
+}
+
+// sentSleeps is how long tensors that were sent are overwritten, in sleeps of SleepTime: until they were received.
+func (w *Worker) sentSleeps() int {
+	n := 2 * lateTarget()
+	if w.caller.Load() != noCaller {
+		n *= farther
+	}
+	return lateSource() + n
 }
 
 // overwritesSent and overwritesArguments report whether w overwrites tensors that were sent, or arguments that were
@@ -51,17 +69,13 @@ func (w *Worker) overwritesSent() bool {
 	case 0, 4:
 		return true
 	case 1, 5:
-		return w.callsModels.Load()
+		return w.callsModels()
 	case 3:
-		return !w.callsModels.Load()
+		return !w.callsModels()
 	}
 	return false
 }
 func overwritesArguments() bool { return drops.Try() == 2 }
-
-// CallsModels is called first by the worker that sends the arguments of the functions which others run in its case. In a
-// run of drops the memory for its results is later than theirs for the arguments.
-func (w *Worker) CallsModels() { w.callsModels.Store(true) }
 
 // overwriteAfterUse changes the Config of an agent in cases that see wrong bytes if a call of the driver is missing, those of
 // a run of drops: memory is not ready at once when it is allocated, and tensors are overwritten for a while once
@@ -134,9 +148,6 @@ func (c storageCodec) storages(ptr, others any) []*tensor.Storage {
 	return append(all, more...)
 }
 
-// sentSleeps is how long tensors that were sent are overwritten, in sleeps of SleepTime.
-func sentSleeps() int { return lateSource() + 2*farther*lateTarget() }
-
 // overwriteSentAtEnd has the tensors of a message that this worker sends overwritten once it has ended, and no other message that
 // sends them is under way.
 func (w *Worker) overwriteSentAtEnd(ctx context.Context, m *agent.Message) error {
@@ -144,7 +155,7 @@ func (w *Worker) overwriteSentAtEnd(ctx context.Context, m *agent.Message) error
 	w.sentMu.Lock()
 	defer w.sentMu.Unlock()
 	for _, s := range storages {
-		overwrite := w.overwriter(ctx, s, sentSleeps())
+		overwrite := w.overwriter(ctx, s, w.sentSleeps())
 		w.sent[s]++
 		m.OnEnd(func(agent.MessageEnd) {
 			w.sentMu.Lock()

@@ -49,7 +49,7 @@ type Worker struct {
 	mu    sync.Mutex
 	plans map[string][]*pipe.Plan // of the pipes of the case, by the worker at the other end
 
-	callsModels atomic.Bool // see CallsModels
+	caller atomic.Int32 // see ModelsCalledBy
 
 	sentMu sync.Mutex
 	sent   map[*tensor.Storage]int // those that were sent, in a run of drops: how many messages with them are under way
@@ -95,7 +95,7 @@ func (w *Worker) close() error {
 // begin prepares w for the case with that ID: the context gets new streams.
 func (w *Worker) begin(id string) {
 	w.id, w.ctx = id, w.Member.Context()
-	w.callsModels.Store(false)
+	w.caller.Store(noCaller)
 	w.mu.Lock()
 	w.plans = map[string][]*pipe.Plan{}
 	w.mu.Unlock()
