@@ -68,7 +68,7 @@ func cudaFuncs(w *cudagroup.Worker) agent.Funcs {
 			if err != nil {
 				return nil, err
 			}
-			return w.Engine.To(ctx, x, cudagroup.GPU(0))
+			return w.To(ctx, x, cudagroup.GPU(0))
 		}),
 	}, linearFuncs(w)...)
 }

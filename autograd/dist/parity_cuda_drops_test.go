@@ -26,6 +26,10 @@ var dropReasons = []drops.Reason{
 		Scenario: `gradients_synchronizations`, Site: `< cudaipc.\(\*Kind\).run < cudaipc.kernels.MatMul < .* < ops.\(\*Engine\).weightGradient`,
 	},
 	{
+		Text:     "the bias is valid on the stream of the weight, for which the product has waited",
+		Scenario: `gradients_synchronizations`, Site: `< cudaipc.\(\*Kind\).run < cudaipc.kernels.elementwise < cudaipc.kernels.Add < .* < ops.\(\*Engine\).deviceProduct`,
+	},
+	{
 		Text:     "the gradient is read on the stream on which it is valid",
 		Scenario: `gradients_synchronizations`, Call: `record`, Site: `< future.record < .* < agent.\(\*asyncCall`,
 	},

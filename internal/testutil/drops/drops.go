@@ -98,7 +98,7 @@ func (c Count) String() string {
 
 // Prove drops calls of the scenarios of s, and logs the numbers. It fails t if a scenario fails without a
 // drop, if a call is redundant without a reason, or if a tenth of the calls is redundant. With TENSORPIPE_DROPS=all
-// it also fails if a reason was not used.
+// it also logs the reasons that no call had: the calls that are dropped differ from run to run.
 func (s Suite) Prove(t *testing.T) {
 	short.Skip(t, "runs tests many times, each without one call")
 	var total Count
@@ -122,7 +122,7 @@ func (s Suite) Prove(t *testing.T) {
 	t.Logf("all: %v", total)
 	for _, text := range s.unused(used) {
 		if os.Getenv(allVar) == "all" {
-			t.Error("no call has the reason:", text)
+			t.Log("no call had the reason:", text)
 		}
 	}
 	if total.Unexplained > 0 {
