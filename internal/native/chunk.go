@@ -13,6 +13,9 @@ const (
 	MaxChunk = 1 << 20
 )
 
+// flagEagerChunk is a flag of chunks, beside flagCRC.
+const flagEagerChunk = 2
+
 const chunkFrame = "CHUNK" // in errors
 
 // TransferID returns the id of the transfer of one part: the part-th payload or the part-th tensor
@@ -28,6 +31,7 @@ type ChunkHeader struct {
 	Length int    // bytes that follow, from 1 to MaxChunk
 	Lane   uint16 // whose transfer it is: 0 the pipe's, from 1 a channel's
 	CRC    bool   // the trailer has a checksum
+	Eager  bool   // the transfer is eager: its bytes may arrive before the receiver has memory
 }
 
 // Append appends the encoding of h, ChunkHeaderSize bytes, to dst and returns the extended slice.
@@ -35,7 +39,11 @@ func (h ChunkHeader) Append(dst []byte) []byte {
 	dst = binary.LittleEndian.AppendUint64(dst, h.ID)
 	dst = binary.LittleEndian.AppendUint32(dst, uint32(h.Length))
 	dst = binary.LittleEndian.AppendUint16(dst, h.Lane)
-	return append(dst, crcFlag(h.CRC), 0)
+	flags := crcFlag(h.CRC)
+	if h.Eager {
+		flags |= flagEagerChunk
+	}
+	return append(dst, flags, 0)
 }
 
 // DecodeChunkHeader decodes a ChunkHeader from the first ChunkHeaderSize bytes of p. p must not be
@@ -45,7 +53,7 @@ func DecodeChunkHeader(p []byte) (ChunkHeader, error) {
 	switch {
 	case length == 0 || length > MaxChunk:
 		return ChunkHeader{}, fault(chunkFrame, "length", "%d, want 1..%d", length, MaxChunk)
-	case flags&^flagCRC != 0:
+	case flags&^(flagCRC|flagEagerChunk) != 0:
 		return ChunkHeader{}, fault(chunkFrame, "flags", "unknown bits in %#02x", flags)
 	case p[15] != 0:
 		return ChunkHeader{}, fault(chunkFrame, "reserved", "%#02x, want 0", p[15])
@@ -55,6 +63,7 @@ func DecodeChunkHeader(p []byte) (ChunkHeader, error) {
 		Length: int(length),
 		Lane:   binary.LittleEndian.Uint16(p[12:]),
 		CRC:    flags&flagCRC != 0,
+		Eager:  flags&flagEagerChunk != 0,
 	}, nil
 }
 

@@ -81,7 +81,7 @@ func TestMalformedChunks(t *testing.T) {
 		{"no bytes", "length", func(p []byte) { copy(p[8:], []byte{0, 0, 0, 0}) }},
 		{"a byte too many", "length", func(p []byte) { copy(p[8:], []byte{1, 0, 16, 0}) }},
 		{"far too many", "length", func(p []byte) { copy(p[8:], []byte{255, 255, 255, 255}) }},
-		{"unknown flag", "flags", func(p []byte) { p[14] = 3 }},
+		{"unknown flag", "flags", func(p []byte) { p[14] = 5 }},
 		{"reserved byte", "reserved", func(p []byte) { p[15] = 1 }},
 	} {
 		t.Run(c.name, func(t *testing.T) {

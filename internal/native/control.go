@@ -31,6 +31,10 @@ const (
 	// Bulk announces that the next stream of the session serves as the bulk connection, instead of a
 	// connection of its own.
 	Bulk ControlKind = 0x08
+	// Credit grants bytes of eager transfers, or returns those of transfers that have ended.
+	Credit ControlKind = 0x09
+	// WantCredit requests that bytes be returned as soon as transfers end.
+	WantCredit ControlKind = 0x0a
 )
 
 const controlFrame = "control frame" // in errors
@@ -38,6 +42,7 @@ const controlFrame = "control frame" // in errors
 var controlNames = map[ControlKind]string{
 	WantRead: "WANT_READ", HaveRead: "HAVE_READ", Goodbye: "GOODBYE", Targets: "TARGETS",
 	Abort: "ABORT", Cancel: "CANCEL", Ready: "READY", Bulk: "BULK",
+	Credit: "CREDIT", WantCredit: "WANT_CREDIT",
 }
 
 func (k ControlKind) String() string {
@@ -58,7 +63,7 @@ const maxUnknown = 4096
 // kind does not have are not sent, and are zero when decoded.
 type Control struct {
 	Kind    ControlKind
-	Number  uint64          // of the message; with Ready the id of the transfer, see [TransferID]
+	Number  uint64          // of the message; with Ready the id of the transfer, see [TransferID]; with Credit bytes
 	Lane    uint16          // with Ready
 	Text    string          // with Goodbye and Abort: the reason
 	Devices []device.Device // with Targets: at least one
@@ -104,7 +109,7 @@ func (c Control) Append(dst []byte, crc bool) []byte {
 
 func (k ControlKind) hasNumber() bool {
 	switch k {
-	case WantRead, HaveRead, Targets, Abort, Cancel, Ready:
+	case WantRead, HaveRead, Targets, Abort, Cancel, Ready, Credit:
 		return true
 	}
 	return false
@@ -163,7 +168,7 @@ func DecodeControl(kind ControlKind, body []byte, limits Limits) (Control, error
 // have. limits must have no zero fields.
 func (k ControlKind) sizes(limits Limits) (minimum, maximum uint64) {
 	switch k {
-	case WantRead, HaveRead, Cancel:
+	case WantRead, HaveRead, Cancel, Credit:
 		return numberSize, numberSize
 	case Goodbye:
 		return 0, MaxText
@@ -173,7 +178,7 @@ func (k ControlKind) sizes(limits Limits) (minimum, maximum uint64) {
 		return numberSize, numberSize + MaxText
 	case Ready:
 		return readySize, readySize
-	case Bulk:
+	case Bulk, WantCredit:
 		return 0, 0
 	default:
 		return 0, maxUnknown

@@ -23,6 +23,8 @@ var controls = map[string]Control{
 	"cancel":        {Kind: Cancel, Number: 10},
 	"ready":         {Kind: Ready, Number: TransferID(11, 2), Lane: 513},
 	"bulk":          {Kind: Bulk},
+	"credit":        {Kind: Credit, Number: 1 << 20},
+	"want credit":   {Kind: WantCredit},
 }
 
 // decodedControl decodes frame, a whole frame of the control stream, and returns the error of the
@@ -57,8 +59,8 @@ func TestControls(t *testing.T) {
 func TestControlNames(t *testing.T) {
 	require.Equal(t, "WANT_READ", WantRead.String())
 	require.Equal(t, "BULK", Bulk.String())
-	require.Equal(t, "kind 0x09", ControlKind(9).String())
-	require.Len(t, controlNames, int(Bulk))
+	require.Equal(t, "kind 0x0b", ControlKind(11).String())
+	require.Len(t, controlNames, int(WantCredit))
 }
 
 func TestTextIsTruncatedToValidUTF8(t *testing.T) {

@@ -13,9 +13,9 @@ const wirePage = "../../docs/wire.md"
 
 // shown lists the frames that docs/wire.md must show at least, one of each kind.
 var shown = []string{
-	"handshake-brochure", "handshake-answer", "handshake-brochure-probe", "handshake-answer-probe", "message-inline", "message-large", "message-deadline", "message-joined", "message-compressed", "message-inline-checksum",
+	"handshake-brochure", "handshake-answer", "handshake-brochure-probe", "handshake-answer-probe", "message-inline", "message-large", "message-deadline", "message-joined", "message-eager", "message-compressed", "message-inline-checksum",
 	"control-want-read", "control-have-read", "control-goodbye", "control-targets", "control-abort", "control-cancel",
-	"control-ready", "control-bulk", "chunk", "chunk-checksum", "chunk-void",
+	"control-ready", "control-bulk", "control-credit", "control-want-credit", "chunk", "chunk-eager", "chunk-checksum", "chunk-void",
 }
 
 // dumpBlock matches a dump in docs/wire.md, whose first line names the frame.

@@ -30,6 +30,8 @@ func (d *dumper) control() {
 	switch {
 	case kind == Ready:
 		d.number(8, "transfer", transferName)
+	case kind == Credit:
+		d.number(8, "bytes", decimal)
 	case kind.hasNumber():
 		d.number(8, "message", decimal)
 	}
@@ -59,7 +61,7 @@ func (d *dumper) chunk() {
 	d.number(8, "transfer", transferName)
 	length := d.number(4, "length", decimal)
 	d.number(2, "lane", decimal)
-	d.number(1, "flags", flagNames("checksum"))
+	d.number(1, "flags", flagNames("checksum", "eager"))
 	d.number(1, "reserved", decimal)
 	d.bytes(length, "bytes")
 	d.number(4, "status", statusName)
@@ -168,7 +170,7 @@ func (d *dumper) payload(name string) dumpedPart {
 	part := dumpedPart{name: name}
 	part.length = d.number(8, name+" length", sizeText)
 	part.metadata = d.number(4, name+" metadata", sizeText)
-	part.isInline = d.number(1, name+" flags", flagNames("inline"))&flagInline != 0
+	part.isInline = d.number(1, name+" flags", flagNames("inline", "eager"))&flagInline != 0
 	part.compressed = d.number(1, name+" codec", codecName) != 0
 	d.number(2, "reserved", decimal)
 	return part
@@ -178,7 +180,7 @@ func (d *dumper) tensor(name string) dumpedPart {
 	part := dumpedPart{name: name}
 	part.length = d.number(8, name+" length", sizeText)
 	part.metadata = d.number(4, name+" metadata", sizeText)
-	part.isInline = d.number(1, name+" flags", flagNames("inline", "target named", "joined"))&flagInline != 0
+	part.isInline = d.number(1, name+" flags", flagNames("inline", "target named", "joined", "eager"))&flagInline != 0
 	part.source = d.number(1, "source kind", sizeText)
 	part.target = d.number(1, "target kind", sizeText)
 	part.compressed = d.number(1, name+" codec", codecName) != 0

@@ -26,8 +26,8 @@ func TestDumpOfMalformedFrames(t *testing.T) {
 	}{
 		{"unknown kind of message", MessageStream, Header{Kind: 9}.Append(nil), "kind                  unknown\n"},
 		{"unknown kind of message, verdict", MessageStream, Header{Kind: 9}.Append(nil), "!! native: MESSAGE, kind: 0x09, want 0x01\n"},
-		{"unknown control frame", ControlStream, append(Header{Kind: 9, Length: 2}.Append(nil), "ab"...), "kind 0x09\n"},
-		{"unknown control frame, body", ControlStream, append(Header{Kind: 9, Length: 2}.Append(nil), "ab"...), `unknown               "ab"`},
+		{"unknown control frame", ControlStream, append(Header{Kind: 11, Length: 2}.Append(nil), "ab"...), "kind 0x0b\n"},
+		{"unknown control frame, body", ControlStream, append(Header{Kind: 11, Length: 2}.Append(nil), "ab"...), `unknown               "ab"`},
 		{"unknown flags", MessageStream, []byte{0, 0, 0, 0, 1, 7, 0, 0}, "checksum, unknown 0x6\n"},
 		{"cut header", MessageStream, message[:6], "!! cut\n"},
 		{"cut number", MessageStream, message[:HeaderSize+3], "0008  00 00 00                 time left"},

@@ -39,6 +39,7 @@ func goldens() map[string]golden {
 
 		"chunk":               goldenChunk(ChunkHeader{ID: TransferID(7, 1)}, false),
 		"chunk-checksum":      goldenChunk(ChunkHeader{ID: TransferID(7, 1), Lane: 2, CRC: true}, false),
+		"chunk-eager":         goldenChunk(ChunkHeader{ID: TransferID(7, 1), Eager: true}, false),
 		"chunk-void":          goldenChunk(ChunkHeader{ID: TransferID(1<<40, 65535), Lane: 65535}, true),
 		"chunk-void-checksum": goldenChunk(ChunkHeader{ID: TransferID(7, 1), CRC: true}, true),
 

@@ -5,7 +5,7 @@ import "encoding/binary"
 // HeaderSize is the size of a Header in bytes.
 const HeaderSize = 8
 
-// flagCRC is the one flag of frames and chunks that this version knows.
+// flagCRC is the one flag of frames that this version knows; chunks have others.
 const flagCRC = 1
 
 func crcFlag(on bool) byte {

@@ -28,6 +28,9 @@ const (
 	flagInline = 1 << 0
 	flagNamed  = 1 << 1 // of tensors only: the target is named
 	flagJoined = 1 << 2 // likewise: in the transfer of the tensor before
+	flagEager  = 1 << 3 // likewise: the transfer does not wait for READY
+
+	flagEagerPayload = 1 << 1 // the same of payloads
 )
 
 // Message is a MESSAGE: the description of a message, and the bytes of its inline parts.
@@ -48,6 +51,7 @@ type Message struct {
 type Payload struct {
 	Length           uint64 // in bytes, at most MaxInt64
 	Inline           bool   // the bytes are in the frame; always set if Length is 0
+	Eager            bool   // the transfer does not wait for the receiver's READY
 	Codec            compress.Codec
 	CompressedLength uint64 // bytes of the compressed form, which is sent instead; 0 without a Codec
 	Metadata         []byte
@@ -67,6 +71,7 @@ type Tensor struct {
 	Length           uint64 // in bytes, at most MaxInt64
 	Inline           bool   // the bytes are in the frame; always set if Length is 0
 	Joined           bool
+	Eager            bool // the transfer does not wait for the receiver's READY
 	Codec            compress.Codec
 	CompressedLength uint64 // bytes of the compressed form, which is sent instead; 0 without a Codec
 	Metadata         []byte

@@ -69,6 +69,7 @@ func (p *Payload) decode(entry []byte, compressedLengths, metadata *[]byte) {
 	*p = Payload{
 		Length:   binary.LittleEndian.Uint64(entry),
 		Inline:   entry[12]&flagInline != 0,
+		Eager:    entry[12]&flagEagerPayload != 0,
 		Codec:    compress.Codec(entry[13]),
 		Metadata: cut(metadata, uint64(binary.LittleEndian.Uint32(entry[8:]))),
 	}
@@ -87,6 +88,7 @@ func (t *Tensor) decode(entry []byte, compressedLengths, metadata *[]byte) {
 		Length:   binary.LittleEndian.Uint64(entry),
 		Inline:   entry[12]&flagInline != 0,
 		Joined:   entry[12]&flagJoined != 0,
+		Eager:    entry[12]&flagEager != 0,
 		Codec:    compress.Codec(entry[15]),
 		Metadata: cut(metadata, uint64(binary.LittleEndian.Uint32(entry[8:]))),
 		Source:   device.Device{Index: int(binary.LittleEndian.Uint32(entry[16:]))},
@@ -226,8 +228,12 @@ func (s *scanner) entriesEnd() int {
 
 func (s *scanner) scanPayload(i int, entry []byte) {
 	flags, codec := entry[12], compress.Codec(entry[13])
-	if flags&^flagInline != 0 {
+	if flags&^(flagInline|flagEagerPayload) != 0 {
 		s.err = faultAt("payload", i, "flags", "unknown bits in %#02x", flags)
+		return
+	}
+	if flags == flagInline|flagEagerPayload {
+		s.err = faultAt("payload", i, "flags", "%#02x: inline, yet eager", flags)
 		return
 	}
 	if entry[14] != 0 || entry[15] != 0 {
@@ -244,8 +250,10 @@ func (s *scanner) scanTensor(i int, entry []byte) {
 	sourceIndex, targetIndex := binary.LittleEndian.Uint32(entry[16:]), binary.LittleEndian.Uint32(entry[20:])
 	bad := func(field, format string, args ...any) { s.err = faultAt("tensor", i, field, format, args...) }
 	switch {
-	case flags&^(flagInline|flagNamed|flagJoined) != 0:
+	case flags&^(flagInline|flagNamed|flagJoined|flagEager) != 0:
 		bad("flags", "unknown bits in %#02x", flags)
+	case flags&flagEager != 0 && (flags&(flagInline|flagJoined) != 0 || !named):
+		bad("flags", "%#02x: eager without a transfer to a named target", flags)
 	case joined && (flags&flagInline != 0 || !canJoin || !s.joinable):
 		bad("flags", "%#02x, and there is no tensor to which it can be joined", flags)
 	case joined && s.joined == MaxJoined:

@@ -113,7 +113,11 @@ func (m *Message) AppendDescriptor(dst []byte, crc bool) []byte {
 func (p *Payload) appendEntry(dst []byte) []byte {
 	dst = binary.LittleEndian.AppendUint64(dst, p.Length)
 	dst = binary.LittleEndian.AppendUint32(dst, uint32(len(p.Metadata)))
-	return append(dst, inlineFlag(p.Inline, p.Length), byte(p.Codec), 0, 0)
+	flags := inlineFlag(p.Inline, p.Length)
+	if p.Eager {
+		flags |= flagEagerPayload
+	}
+	return append(dst, flags, byte(p.Codec), 0, 0)
 }
 
 func (t *Tensor) appendEntry(dst []byte) []byte {
@@ -123,6 +127,9 @@ func (t *Tensor) appendEntry(dst []byte) []byte {
 	}
 	if t.Joined {
 		flags |= flagJoined
+	}
+	if t.Eager {
+		flags |= flagEager
 	}
 	dst = binary.LittleEndian.AppendUint64(dst, t.Length)
 	dst = binary.LittleEndian.AppendUint32(dst, uint32(len(t.Metadata)))

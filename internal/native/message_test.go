@@ -51,6 +51,13 @@ func messages() map[string]*Message {
 				{Length: 1 << 20, Joined: true, Source: device.CPU(), Target: device.CPU()},
 			},
 		},
+		"eager": {
+			Payloads: []Payload{{Length: 1 << 20, Eager: true}},
+			Tensors: []Tensor{
+				{Length: 1 << 19, Eager: true, Source: device.CPU(), Target: device.CPU()},
+				{Length: 1 << 19, Joined: true, Source: device.CPU(), Target: device.CPU()},
+			},
+		},
 		"compressed": {
 			Metadata: []byte("meta"),
 			Payloads: []Payload{
@@ -240,7 +247,8 @@ var malformed = []struct {
 	{"payload beyond the end", "payload 0 length", put(27, 1)},
 	{"payload beyond all memory", "payload 0 length", put(31, 0x80)},
 	{"payload with other metadata", "length", put(32, 2)},
-	{"payload with an unknown flag", "payload 0 flags", put(36, 3)},
+	{"payload with an unknown flag", "payload 0 flags", put(36, 5)},
+	{"inline payload that is eager", "payload 0 flags", put(36, 3)},
 	{"reserved byte of a payload", "payload 0 reserved", put(38, 1)},
 	{"reserved byte of a payload, far end", "payload 0 reserved", put(39, 1)},
 	{"payload of an unknown codec", "payload 0 codec", put(37, 3)},
@@ -252,7 +260,10 @@ var malformed = []struct {
 	{"tensor beyond the end", "tensor 0 length", put(43, 1)},
 	{"tensor beyond all memory", "tensor 0 length", put(47, 0x80)},
 	{"tensor with other metadata", "length", put(48, 2)},
-	{"tensor with an unknown flag", "tensor 0 flags", put(52, 11)},
+	{"tensor with an unknown flag", "tensor 0 flags", put(52, 19)},
+	{"inline tensor that is eager", "tensor 0 flags", put(52, 11)},
+	{"eager tensor to an open target", "tensor 0 flags", put(52, 8)},
+	{"joined tensor that is eager", "tensor 0 flags", put(52, 14)},
 	{"inline tensor that is joined", "tensor 0 flags", put(52, 7)},
 	{"tensor that is joined to none", "tensor 0 flags", put(52, 6)},
 	{"tensor without source", "tensor 0 source kind", put(53, 0)},

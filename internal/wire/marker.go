@@ -43,6 +43,10 @@ const (
 
 	// FeatureJoined: the end supports joined tensors of messages in the native dialect.
 	FeatureJoined
+
+	// FeatureEager: the end can receive eager transfers in the native dialect, and grants credit for
+	// them.
+	FeatureEager
 )
 
 // Marker lists the dialects that an end supports, from MinVersion to MaxVersion, and its features. In
