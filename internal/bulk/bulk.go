@@ -52,6 +52,11 @@ type Config struct {
 	// must not take a lock that callers of Recv hold.
 	Ready func(lane uint16, id uint64)
 
+	// Credit sends the peer a CREDIT of that many bytes; the peer's pipe then calls
+	// Mover.HandleCredit. It must not block or call the Mover. It may be called from within Recv and
+	// Abort. It is not needed by an end that never calls Grant.
+	Credit func(bytes int)
+
 	// Broken is called once, with the reason, when the Mover can move nothing more for a reason other
 	// than Close: the stream could not be opened or failed (io.EOF if the peer ended it between two
 	// chunks), or the peer broke the protocol. The error is a [*channel.Error]; transfers in progress
@@ -82,11 +87,16 @@ type Mover struct {
 	lanes       map[uint16]*lane
 	out, in     direction
 	runnable    fifo.Queue[*transferOp] // sends whose bytes may be written, in turn
-	endedOps    []completion            // memory of endTurn
-	completions []completion            // calls of done for the goroutine of completeAsync
-	completing  bool                    // that goroutine is running
-	wake        sync.Cond               // runnable has grown, or ended is set
-	completed   sync.Cond               // a done function has returned
+	first       *transferOp             // an eager send that precedes these, because it was begun
+	credit      credit                  // granted by the peer
+	checked     checkedCredit           // granted to the peer
+	arrivals    map[transferKey]*arrival
+	changed     chan struct{} // wakes the reader in awaitPlace
+	endedOps    []completion  // memory of endTurn
+	completions []completion  // calls of done for the goroutine of completeAsync
+	completing  bool          // that goroutine is running
+	wake        sync.Cond     // runnable has grown, or ended is set
+	completed   sync.Cond     // a done function has returned
 }
 
 // New returns a Mover with that configuration, which it keeps. It starts no goroutine and opens
@@ -95,7 +105,7 @@ func New(cfg Config) *Mover {
 	if cfg.Arrived == nil {
 		cfg.Arrived = func(int) {}
 	}
-	m := &Mover{cfg: cfg}
+	m := &Mover{cfg: cfg, changed: make(chan struct{}, 1)}
 	m.wake.L, m.completed.L = &m.mu, &m.mu
 	m.lifecycle = transfer.NewLifecycle(m.release, cfg.Broken)
 	return m
@@ -204,6 +214,7 @@ func (m *Mover) release() (err error) {
 	m.mu.Lock()
 	m.ended = true
 	ops := m.cancelAll(nil, m.lifecycle.Err())
+	m.arrivals = nil
 	stream := m.stream
 	m.wake.Broadcast()
 	m.mu.Unlock()

@@ -38,7 +38,7 @@ func TestHostileBytes(t *testing.T) {
 		{"no bytes", broken(good, 8, 0), channel.ErrProtocol, "length"},
 		{"more than a chunk may have", broken(good, 10, 0x11), channel.ErrProtocol, "length"},
 		{"4 GiB", broken(good, 11, 0xff), channel.ErrProtocol, "length"},
-		{"unknown flag", broken(good, 14, 3), channel.ErrProtocol, "flags"},
+		{"unknown flag", broken(good, 14, 5), channel.ErrProtocol, "flags"},
 		{"reserved byte", broken(good, 15, 1), channel.ErrProtocol, "reserved"},
 		{"unknown status", broken(good, -8, 2), channel.ErrProtocol, "status"},
 		{"one byte too many", chunk(0, 1, numbered(11), 0, false), channel.ErrProtocol, "sends 11 bytes where 10"},

@@ -17,26 +17,31 @@ type lane struct {
 }
 
 func (l *lane) Send(id uint64, src device.Buffer, done func(error)) {
-	l.begin(&l.m.out, id, src, done)
+	l.begin(&l.m.out, id, src, done, false)
 }
 
 func (l *lane) Recv(id uint64, dst device.Buffer, done func(error)) {
-	if l.begin(&l.m.in, id, dst, done) {
+	if l.begin(&l.m.in, id, dst, done, false) {
 		l.m.cfg.Ready(l.number, id)
 	}
+	l.m.returnCredit()
 }
 
-// begin adds a transfer of buf to direction s, which calls done once at its end. It returns true if
-// the transfer has begun and its memory is ready; for a Recv the caller must then send READY. If
-// the memory is not ready, begin returns false, and a goroutine waits for the memory and then lets
-// the transfer proceed. If the transfer is empty or cannot begin, begin returns false, and another
-// goroutine calls done. buf is in use until done is called.
-func (l *lane) begin(s *direction, id uint64, buf device.Buffer, done func(error)) (memoryReady bool) {
+// begin adds a transfer of buf to direction s, which calls done once at its end. eager is that of
+// the transferOp. For a Recv that the peer does not send eagerly it returns true if the memory is
+// ready; the caller must then send READY. If the memory is not ready, begin returns false, and a
+// goroutine waits for the memory and then lets the transfer proceed. If the transfer is empty or
+// cannot begin, or has all its bytes, begin returns false, and another goroutine calls done. buf is
+// in use until done is called.
+func (l *lane) begin(s *direction, id uint64, buf device.Buffer, done func(error), eager bool) (sendReady bool) {
 	t, fault := transfer.New(l.m.lifecycle.Context(), id, buf, done)
-	op := &transferOp{Transfer: t, lane: l}
+	op := &transferOp{Transfer: t, lane: l, eager: eager, peerReady: eager}
 	l.m.mu.Lock()
 	defer l.m.mu.Unlock()
 	l.running++
+	if a := l.m.arrivals[op.key()]; s == &l.m.in && a != nil && a.length > 0 {
+		op.arrival = a
+	}
 	var err error
 	switch {
 	case l.closed != nil:
@@ -49,6 +54,8 @@ func (l *lane) begin(s *direction, id uint64, buf device.Buffer, done func(error
 		err = l.m.wrapError(fault)
 	case s.ops[op.key()] != nil:
 		err = l.m.wrapError(ErrBusy)
+	case op.arrival != nil:
+		err = op.arrival.check(buf.Len())
 	}
 	if err != nil || buf.Len() == 0 {
 		op.CancelWait()
@@ -56,23 +63,45 @@ func (l *lane) begin(s *direction, id uint64, buf device.Buffer, done func(error
 		return false
 	}
 	s.add(op)
-	op.memoryReady = op.Ready()
-	if !op.memoryReady {
-		l.m.lifecycle.Go(func() { l.m.waitReady(s, op) })
-	} else if s == &l.m.in {
-		l.m.open()
+	if op.arrival != nil {
+		op.arrival.op = op
 	}
-	return op.memoryReady
+	if op.memoryReady = op.Ready(); !op.memoryReady {
+		l.m.lifecycle.Go(func() { l.m.waitReady(s, op) })
+		return false
+	}
+	if s == &l.m.out {
+		if eager {
+			l.m.queue(op)
+		}
+		return false
+	}
+	l.m.open()
+	l.m.signalReader()
+	if op.arrival == nil {
+		return true
+	}
+	if ended, err := l.m.supply(op); ended {
+		l.m.completeAsync(op, err)
+	}
+	return false
 }
 
 func (l *lane) Abort(id uint64, cause error) {
 	cause = cmp.Or(cause, channel.ErrClosed)
 	l.m.mu.Lock()
-	defer l.m.mu.Unlock()
 	for _, s := range []*direction{&l.m.out, &l.m.in} {
 		if op := s.ops[transferKey{l.number, id}]; op != nil && l.m.cancel(s, op, cause) {
 			l.m.completeAsync(op, cause)
 		}
+	}
+	if a := l.m.arrivals[transferKey{l.number, id}]; a != nil && a.length > 0 {
+		l.m.drop(a)
+	}
+	n := l.m.checked.takeOwed()
+	l.m.mu.Unlock()
+	if n > 0 {
+		l.m.cfg.Credit(n)
 	}
 }
 

@@ -18,11 +18,15 @@ type transferKey struct {
 type transferOp struct {
 	transfer.Transfer // constant
 	lane              *lane
-	moved             int   // bytes in valid chunks so far
-	memoryReady       bool  // the work of the memory's stream has completed
-	peerReady         bool  // of a Send: the peer has sent READY
-	active            bool  // the reader, or the writer, is using its memory
-	cause             error // why it was cancelled while its memory was in use
+	moved             int      // bytes in valid chunks so far
+	memoryReady       bool     // the work of the memory's stream has completed
+	peerReady         bool     // of a Send: the peer has sent READY
+	active            bool     // the reader, or the writer, is using its memory
+	eager             bool     // of a Send: it does not wait for READY; constant
+	void              bool     // of an eager Send: it is only the discarded chunk that ends one; constant
+	inTurn            bool     // of a Send: a chunk of it is being written
+	arrival           *arrival // of a Recv: the eager transfer that it receives, if it is one; constant
+	cause             error    // why it was cancelled while its memory was in use
 }
 
 func (op *transferOp) key() transferKey { return transferKey{op.lane.number, op.ID} }
@@ -97,8 +101,8 @@ func (s *direction) releaseActive(op *transferOp) (cause error) {
 }
 
 // waitReady blocks until the memory of op, a transfer of direction s, is valid on its stream. Then
-// op proceeds: for a Recv, waitReady sends READY and opens the bulk stream; it queues a Send if the
-// peer has sent READY. If the work on the memory's stream failed, it completes op with the error.
+// op proceeds: for a Recv, waitReady sends READY, unless the peer sends eagerly, and opens the bulk
+// stream; it queues a Send if the peer has sent READY. If the work on the memory's stream failed, it completes op with the error.
 // If op was cancelled, or the Mover has ended, it does nothing. Each such wait has its own
 // goroutine, because the work on one stream may depend on the outcome of any other transfer.
 func (m *Mover) waitReady(s *direction, op *transferOp) {
@@ -108,14 +112,22 @@ func (m *Mover) waitReady(s *direction, op *transferOp) {
 	}
 	m.mu.Lock()
 	alive := s.has(op) && m.lifecycle.Err() == nil // else it was cancelled, or the Mover has ended
+	ended := err != nil
 	switch {
 	case !alive:
 	case err != nil:
 		s.remove(op)
+		if op.arrival != nil {
+			m.drop(op.arrival)
+		}
 	default:
 		op.memoryReady = true
-		if s == &m.in {
+		if op.arrival != nil {
+			m.signalReader()
+			ended, err = m.supply(op)
+		} else if s == &m.in {
 			m.open()
+			m.signalReader()
 		} else if op.peerReady {
 			m.queue(op)
 		}
@@ -123,9 +135,10 @@ func (m *Mover) waitReady(s *direction, op *transferOp) {
 	m.mu.Unlock()
 	switch {
 	case !alive:
-	case err != nil:
+	case ended:
 		m.complete(op, err)
-	case s == &m.in:
+		m.returnCredit()
+	case s == &m.in && op.arrival == nil:
 		m.cfg.Ready(op.lane.number, op.ID)
 	}
 }
@@ -137,8 +150,18 @@ func (m *Mover) waitReady(s *direction, op *transferOp) {
 func (m *Mover) cancel(s *direction, op *transferOp, cause error) (free bool) {
 	if s == &m.out && op.memoryReady && op.peerReady {
 		m.runnable.Remove(func(other *transferOp) bool { return other == op })
+		if m.first == op {
+			m.first = nil
+		}
 	}
-	return s.cancel(op, cause)
+	free = s.cancel(op, cause)
+	switch {
+	case op.eager && !op.inTurn:
+		m.endEager(op)
+	case op.arrival != nil:
+		m.drop(op.arrival)
+	}
+	return free
 }
 
 // cancelAll cancels the transfers of lane l, or of all lanes if l is nil, with cause as their
@@ -150,6 +173,11 @@ func (m *Mover) cancelAll(l *lane, cause error) (free []*transferOp) {
 			if (l == nil || l == op.lane) && m.cancel(s, op, cause) {
 				free = append(free, op)
 			}
+		}
+	}
+	for _, a := range m.arrivals {
+		if a.length > 0 && (l == nil || l.number == a.key.lane) {
+			m.drop(a)
 		}
 	}
 	return free
@@ -165,13 +193,13 @@ func (m *Mover) releaseActive(s *direction, op *transferOp) (cause error) {
 }
 
 // advance adds n to the bytes that op, a transfer of direction s, has moved. It returns true if
-// these were the last; it has then taken op out of s, and the caller must complete op. It does
-// nothing and returns false if op was cancelled. The caller holds mu.
+// these were the last; it has then taken op out of s, and the caller must complete op. If op was
+// cancelled, advance returns false. The caller holds mu.
 func (m *Mover) advance(s *direction, op *transferOp, n int) (all bool) {
+	op.moved += n
 	if !s.has(op) {
 		return false
 	}
-	op.moved += n
 	all = op.moved == op.Buf.Len()
 	if all {
 		delete(s.ops, op.key())

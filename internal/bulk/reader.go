@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"time"
 
 	"github.com/tensorpipe-go/tensorpipe/channel"
 	"github.com/tensorpipe-go/tensorpipe/internal/failpoint"
@@ -22,7 +23,8 @@ type reader struct {
 	m        *Mover
 	src      *bufio.Reader
 	segments [][]byte
-	sum      uint32 // CRC32C of the chunk up to here
+	timer    *time.Timer // of awaitPlace
+	sum      uint32      // CRC32C of the chunk up to here
 }
 
 // run reads chunks until a read fails or a chunk is invalid, and returns the error: io.EOF if the
@@ -44,32 +46,46 @@ func (r *reader) chunk() error {
 	if err != nil {
 		return err
 	}
+	if h.Eager {
+		return r.eagerChunk(h)
+	}
 	op, err := r.m.claim(h)
 	if err != nil {
 		return err
 	}
-	filled := 0
-	if op != nil {
-		if filled, err = r.readBody(op, h); err != nil {
-			return unexpectedEOF(err)
-		}
-	}
-	if _, err := io.CopyN(io.Discard, r.src, int64(h.Length-filled)); err != nil {
-		return unexpectedEOF(err)
-	}
-	t, err := r.trailer()
-	if err != nil || filled < h.Length {
+	t, filled, err := r.rest(op, nil, h)
+	switch {
+	case err != nil || filled < h.Length:
 		return err
-	}
-	if t.Discarded {
+	case t.Discarded:
 		r.m.peerAborted(op)
-		return nil
+	default:
+		r.m.received(op, h.Length)
 	}
-	if err := t.Check(h, r.sum); err != nil {
-		return err
-	}
-	r.m.received(op, h.Length)
 	return nil
+}
+
+// rest reads what follows the header h: the bytes, to the memory of op or to staged, or nowhere if
+// both are nil or op is cancelled, and the trailer, which it checks if all bytes were read to
+// memory. It returns the trailer and the number of bytes in memory.
+func (r *reader) rest(op *transferOp, staged []byte, h native.ChunkHeader) (t native.ChunkTrailer, filled int, err error) {
+	switch {
+	case op != nil:
+		filled, err = r.readBody(op, h)
+	case staged != nil:
+		filled, err = r.readFull(staged, h.CRC)
+	}
+	if err == nil {
+		_, err = io.CopyN(io.Discard, r.src, int64(h.Length-filled))
+	}
+	if err != nil {
+		return t, filled, unexpectedEOF(err)
+	}
+	t, err = r.trailer()
+	if err == nil && filled == h.Length && !t.Discarded {
+		err = t.Check(h, r.sum)
+	}
+	return t, filled, err
 }
 
 // header reads and decodes the next chunk header, and sets r.sum to the checksum of its bytes. It
@@ -169,7 +185,7 @@ func (m *Mover) claim(h native.ChunkHeader) (*transferOp, error) {
 	if op == nil {
 		return nil, nil
 	}
-	if !op.memoryReady {
+	if !op.memoryReady || op.arrival != nil {
 		return nil, fmt.Errorf("%w: bytes of transfer %d of lane %d before its READY", channel.ErrProtocol, h.ID, h.Lane)
 	}
 	if got := op.moved + h.Length; got > op.Buf.Len() {

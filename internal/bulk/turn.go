@@ -54,14 +54,17 @@ func (c *turnChunk) padding(pieces [][]byte, n int) [][]byte {
 func (m *Mover) nextTurn(turn []turnChunk, count, chunk int) []turnChunk {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	for m.runnable.Len() == 0 && !m.ended {
+	for m.first == nil && m.runnable.Len() == 0 && !m.ended {
 		m.wake.Wait()
 	}
 	turn = turn[:0]
 	left := turnBytes
-	for !m.ended && m.runnable.Len() > 0 && left > 0 && len(turn) < count {
-		op := m.runnable.Pop()
-		op.active = true
+	for !m.ended && (m.first != nil || m.runnable.Len() > 0) && left > 0 && len(turn) < count {
+		op := m.first
+		if m.first = nil; op == nil {
+			op = m.runnable.Pop()
+		}
+		op.active, op.inTurn = true, true
 		for off := op.moved; off < op.Buf.Len() && left > 0 && len(turn) < count; {
 			n := min(op.Buf.Len()-off, chunk, left)
 			turn = append(turn, turnChunk{op: op, body: op.Buf.Slice(off, n)})
@@ -89,9 +92,12 @@ func (m *Mover) endTurn(turn []turnChunk, whole int, keep *transferOp) {
 		}
 		if cause := m.out.releaseActive(op); cause != nil {
 			ended = append(ended, completion{op, cause})
+		} else if m.out.has(op) && op.eager && m.first == nil {
+			m.first = op // the receiver wants the bytes of eager transfers in order
 		} else if m.out.has(op) {
 			m.runnable.Push(op)
 		}
+		m.leaveTurn(op)
 	}
 	m.endedOps = ended // only the writer uses it
 	m.mu.Unlock()
@@ -101,14 +107,19 @@ func (m *Mover) endTurn(turn []turnChunk, whole int, keep *transferOp) {
 	clear(ended)
 }
 
-// releaseCancelled returns nil if op, an active Send, was not cancelled. Otherwise it records that
-// the writer no longer uses the memory of op, and returns the cause, with which the caller must
-// complete op.
-func (m *Mover) releaseCancelled(op *transferOp) (cause error) {
+// releaseCancelled returns nil if the Send of c, which is active, was not cancelled. Otherwise it
+// records that the writer no longer uses the memory of the Send, and returns the cause, with which
+// the caller must complete it. n bytes of c have been sent; padding follows.
+func (m *Mover) releaseCancelled(c *turnChunk, n int) (cause error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	op := c.op
 	if op.cause == nil {
 		return nil
+	}
+	if op.inTurn = false; op.eager && n > len(c.header)+c.body.Len() {
+		op.moved += c.body.Len() // the chunk stays valid
+		m.endEager(op)
 	}
 	return m.out.releaseActive(op)
 }

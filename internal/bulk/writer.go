@@ -64,9 +64,12 @@ func (w *writer) copyTurn() error {
 	clear(w.pieces)
 	if cause := w.m.releaseActive(&w.m.out, c.op); cause != nil {
 		w.m.complete(c.op, cause)
+		w.m.mu.Lock()
+		w.m.leaveTurn(c.op)
+		w.m.mu.Unlock()
 		return nil
 	}
-	w.copyBuffer = native.ChunkTrailer{Sum: w.sum(w.copyBuffer)}.Append(w.copyBuffer)
+	w.copyBuffer = w.trailer(c, w.copyBuffer).Append(w.copyBuffer)
 	failpoint.Here()
 	if _, err := w.stream.Write(w.copyBuffer); err != nil {
 		return err
@@ -112,7 +115,7 @@ func (w *writer) finishTurn(turn []turnChunk, n int) error {
 	var padded *turnChunk
 	for {
 		if len(turn) > 0 {
-			if cause := w.m.releaseCancelled(turn[0].op); cause != nil {
+			if cause := w.m.releaseCancelled(&turn[0], n); cause != nil {
 				w.m.complete(turn[0].op, cause)
 				padded, turn = &turn[0], nil
 			}
@@ -144,12 +147,20 @@ func (w *writer) add(c *turnChunk) {
 	start := len(w.pieces)
 	w.pieces = append(w.pieces, w.header(c).Append(c.header[:0]))
 	w.pieces = c.body.AppendSegments(w.pieces)
-	t := native.ChunkTrailer{Sum: w.sum(w.pieces[start:]...)}
+	t := w.trailer(c, w.pieces[start:]...)
 	w.pieces = append(w.pieces, t.Append(c.trailer[:0]))
 }
 
+// trailer returns the trailer of c. The pieces are its header and its bytes.
+func (w *writer) trailer(c *turnChunk, pieces ...[]byte) native.ChunkTrailer {
+	if c.op.void {
+		return native.ChunkTrailer{Discarded: true}
+	}
+	return native.ChunkTrailer{Sum: w.sum(pieces...)}
+}
+
 func (w *writer) header(c *turnChunk) native.ChunkHeader {
-	return native.ChunkHeader{ID: c.op.ID, Length: c.body.Len(), Lane: c.op.lane.number, CRC: w.m.cfg.Checksum}
+	return native.ChunkHeader{ID: c.op.ID, Length: c.body.Len(), Lane: c.op.lane.number, CRC: w.m.cfg.Checksum, Eager: c.op.eager}
 }
 
 // sum returns the checksum of the consecutive pieces of a chunk, or 0 if the chunks of this Mover have

@@ -11,6 +11,10 @@ const (
 	// MaxChunk is the maximum number of bytes of a chunk, without header and trailer. It bounds how
 	// long other transfers wait for their turn, and how much padding an aborted transfer requires.
 	MaxChunk = 1 << 20
+
+	// MinEager and MaxEager bound the bytes of an eager transfer.
+	MinEager = 64<<10 + 1
+	MaxEager = 4 << 20
 )
 
 // flagEagerChunk is a flag of chunks, beside flagCRC.
