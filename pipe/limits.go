@@ -55,7 +55,8 @@ type Limits struct {
 	// ContextWindowBytes bounds by how much the windows of all native sessions of
 	// the context together may grow beyond 256 KiB per stream: bytes that peers have
 	// sent and this end has not read. A pipe whose windows cannot grow still works,
-	// at 256 KiB per round trip. With shared memory it bounds by how much the rings
+	// at 256 KiB per round trip. Half of it also bounds the parts of up to 4 MiB, of up to
+	// 8 MiB for each pipe, that admitted peers send before Read is called. With shared memory it bounds by how much the rings
 	// to which this end writes may grow, each by 2 MiB, beyond 656 KiB for the
 	// messages of a pipe, as much for its large data if that uses a ring, and 84 KiB
 	// for each other stream. A ring starts with 16 or 4 KiB; after 4 to 8 s without
@@ -170,10 +171,16 @@ func (l Limits) native() native.Limits {
 }
 
 // Admit gives back the bytes that the pipe holds of the quota Limits.UnadmittedBytes, and stops
-// counting the pipe's memory against the quota. An application calls it when it trusts the peer.
+// counting the pipe's memory against the quota. From then on the peer may send parts of a few MiB
+// before they are asked for. An application calls it when it trusts the peer.
 // Admit has no effect on a pipe that this end has dialled, that is admitted already or that is
 // closed.
-func (p *Pipe) Admit() { p.account.Close() }
+func (p *Pipe) Admit() {
+	p.account.Close()
+	if native, ok := p.engine.(*nativePipe); ok {
+		native.bulk.grantCredit(false)
+	}
+}
 
 // unadmittedError returns the error with which a pipe or handshake ends when the quota
 // Limits.UnadmittedBytes is used up and its peer holds the most of it. The error matches ErrLimit.

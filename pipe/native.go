@@ -30,6 +30,7 @@ type nativePipe struct {
 
 	compresses bool // both ends support compression
 	joins      bool // both ends support joined tensors
+	eager      bool // both ends support eager transfers
 }
 
 // prepareSession acquires the resources of a session on conn. It returns an error if that fails;
@@ -73,12 +74,13 @@ func (c *Context) sessionConfig(s *spec) transport.SessionConfig {
 // newNative creates the engine of the native dialect over session, which the engine owns from then
 // on, and makes it the engine of the pipe front. It opens no streams; nativePipe.open does.
 func newNative(front *Pipe, s *spec, session transport.Session) {
-	p := &nativePipe{Pipe: front, session: session, compresses: s.compresses(), joins: s.features&wire.FeatureJoined != 0}
+	p := &nativePipe{Pipe: front, session: session, compresses: s.compresses(), joins: s.features&wire.FeatureJoined != 0, eager: s.features&wire.FeatureEager != 0}
 	front.engine = p
 	p.bulk.init(p, s)
 	p.mover = bulk.New(bulk.Config{
 		Open:     p.bulk.open,
 		Ready:    p.control.sendReady,
+		Credit:   p.control.sendCredit,
 		Broken:   func(err error) { p.broken("bulk", err) },
 		Arrived:  front.arrived,
 		Checksum: front.context.opts.Checksum,
@@ -153,6 +155,9 @@ func (p *nativePipe) finishWriting(ctx context.Context) error {
 	if !closedBefore(ctx, p.sender.idle(), nil) {
 		return fmt.Errorf("%w: messages are still being written", ErrCloseTimeout)
 	}
+	if err := p.awaitCredit(ctx); err != nil {
+		return err
+	}
 	if err := p.in.awaitReads(ctx); err != nil {
 		return err
 	}
@@ -186,6 +191,7 @@ func (p *nativePipe) sendClose(cause error) {
 
 func (p *nativePipe) disconnect(cause error) {
 	p.mover.Close(cause)
+	p.bulk.releaseCredit()
 	p.closeChannels(cause)
 	// The peer shall get the close frame of this end, and ends its control stream then.
 	ctx, cancel := context.WithTimeout(context.Background(), closeFrameTimeout)

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/tensorpipe-go/tensorpipe/channel"
+	"github.com/tensorpipe-go/tensorpipe/device"
+	"github.com/tensorpipe-go/tensorpipe/internal/native"
 	"github.com/tensorpipe-go/tensorpipe/internal/wire"
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
@@ -24,6 +26,11 @@ type bulkOpener struct {
 
 	once   sync.Once
 	stream chan struct{} // closed when the peer has announced a stream of the session
+
+	creditMu sync.Mutex
+	own      bool // the bulk connection is open, and no stream of the session
+	credit   int  // granted to the peer, bytes of Context.windows
+	ended    bool // nothing more is granted
 }
 
 func (b *bulkOpener) init(p *nativePipe, s *spec) {
@@ -51,6 +58,7 @@ func (b *bulkOpener) open(ctx context.Context) (transport.Stream, error) {
 	if err == nil {
 		var stream transport.Stream
 		if stream, err = rawStream(conn); !errors.Is(err, transport.ErrNotSupported) {
+			b.grantCredit(err == nil)
 			return stream, err
 		}
 	}
@@ -82,6 +90,7 @@ func (b *bulkOpener) accept(ctx context.Context) (transport.Stream, error) {
 			if fault == nil {
 				var stream transport.Stream
 				if stream, fault = rawStream(conn); !errors.Is(fault, transport.ErrNotSupported) {
+					b.grantCredit(fault == nil)
 					return stream, fault
 				}
 			}
@@ -186,4 +195,144 @@ func checkRequested(frame []byte, id uint64) error {
 func requestedPacket(id uint64) []byte {
 	packet := wire.RequestedConnection{RegistrationID: id}
 	return packet.Append(nil)
+}
+
+// maxCredit bounds what one pipe grants its peer for eager transfers, and minCredit is what it grants
+// at least if it grants anything.
+const (
+	maxCredit = 8 << 20
+	minCredit = 256 << 10
+)
+
+// acquireCredit acquires bytes of Limits.ContextWindowBytes with which a pipe grants its peer credit
+// for eager transfers, and returns their number, 0 if they are too few. Each pipe gets a sixteenth
+// of what is free in the first half, so that many pipes leave the other half to the windows.
+func (c *Context) acquireCredit() int {
+	n := min((c.windows.Size()/2-c.windows.InUse())/16, maxCredit)
+	if n < minCredit || !c.windows.TryAcquire(n) {
+		return 0
+	}
+	return n
+}
+
+// grantCredit grants the peer credit for eager transfers, once: when the bulk connection is a
+// connection of its own, which own reports, and the peer is admitted.
+func (b *bulkOpener) grantCredit(own bool) {
+	b.creditMu.Lock()
+	defer b.creditMu.Unlock()
+	b.own = b.own || own
+	if !b.pipe.eager || !b.own || b.credit > 0 || b.ended || !b.pipe.account.Admitted() {
+		return
+	}
+	if b.credit = b.pipe.context.acquireCredit(); b.credit > 0 {
+		b.pipe.mover.Grant(b.credit)
+	}
+}
+
+// releaseCredit gives back what grantCredit has acquired, and makes it grant nothing more. The mover
+// must have been closed.
+func (b *bulkOpener) releaseCredit() {
+	b.creditMu.Lock()
+	defer b.creditMu.Unlock()
+	b.ended = true
+	b.pipe.context.windows.Release(b.credit)
+	b.credit = 0
+}
+
+// awaitCredit waits until the peer has read or dropped all eager transfers of this end, or the pipe
+// is down. If ctx ends first the error matches ErrCloseTimeout.
+func (p *nativePipe) awaitCredit(ctx context.Context) error {
+	if !p.mover.Lent() {
+		return nil
+	}
+	p.control.send(&native.Control{Kind: native.WantCredit})
+	if !closedBefore(ctx, p.mover.Returned(), p.down) {
+		return fmt.Errorf("%w: the peer has not read all messages", ErrCloseTimeout)
+	}
+	return nil
+}
+
+// eagerTransfer returns the lane of the bulk connection and the bytes of the transfer of tensor k, if
+// it can be eager: it goes between hosts, and its channel is that lane.
+func (p *nativePipe) eagerTransfer(parts []native.Tensor, k int) (lane uint16, n int, ok bool) {
+	if part := &parts[k]; part.Inline || part.Joined || !betweenHosts(part) {
+		return 0, 0, false
+	}
+	bytes := parts[k].WireLength()
+	for next, left := k+1, native.JoinedTo(parts, k); left > 0; next++ {
+		if parts[next].Joined {
+			bytes += parts[next].Length
+			left--
+		}
+	}
+	if bytes < native.MinEager || bytes > native.MaxEager {
+		return 0, 0, false
+	}
+	n = int(bytes)
+	lane, ok = p.mover.LaneOf(p.channelFor(device.CPU(), device.CPU(), n).channel)
+	return lane, n, ok
+}
+
+// markEager marks the parts of o.frame, which describes m, that are sent eagerly, and reserves their
+// credit. The caller holds mu.
+func (o *nativeWriter) markEager(m *Message) {
+	mover := o.pipe.mover
+	if !o.pipe.eager {
+		return
+	}
+	for i := range o.frame.Payloads {
+		part := &o.frame.Payloads[i]
+		n := part.WireLength()
+		part.Eager = !part.Inline && n >= native.MinEager && n <= native.MaxEager && mover.Reserve(int(n))
+	}
+	for i := range o.frame.Tensors {
+		if _, n, ok := o.pipe.eagerTransfer(o.frame.Tensors, i); ok && m.Tensors[i].Buffer.Stream() == nil {
+			o.frame.Tensors[i].Eager = mover.Reserve(n)
+		}
+	}
+}
+
+// expectEager announces the eager transfers of the message to the mover, which keeps their bytes
+// until Read, or until the message is aborted or discarded. The error matches ErrProtocol: the peer
+// does not have the credit, or a part cannot be eager. The caller holds nativeReader.mu.
+func (in *nativeIncoming) expectEager() error {
+	p := in.reader.pipe
+	expect := func(lane uint16, index, n int) error {
+		id := transferID(p.role != channel.RoleListen, in.number, index)
+		in.transfers = append(in.transfers, incomingTransfer{id, p.mover.Lane(lane)})
+		if err := p.mover.Expect(lane, id, n); err != nil {
+			return protocolError("part %d: %w", index, err)
+		}
+		return nil
+	}
+	for k := range in.parts.Payloads {
+		if part := &in.parts.Payloads[k]; part.Eager {
+			if err := expect(payloadLane, k, int(min(part.WireLength(), native.MaxEager+1))); err != nil {
+				return err
+			}
+		}
+	}
+	for k := range in.parts.Tensors {
+		if !in.parts.Tensors[k].Eager {
+			continue
+		}
+		lane, n, ok := p.eagerTransfer(in.parts.Tensors, k)
+		if !ok {
+			return protocolError("tensor %d: it cannot be eager", k)
+		}
+		if err := expect(lane, k, n); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// dropEager makes the mover drop the eager transfers of a message that no Read has begun to
+// receive. It locks nativeReader.mu.
+func (in *nativeIncoming) dropEager() {
+	in.reader.mu.Lock()
+	defer in.reader.mu.Unlock()
+	for _, part := range in.transfers {
+		part.channel.Abort(part.id, ErrCancelled)
+	}
 }

@@ -55,6 +55,10 @@ func (c *nativeControl) sendCancel(number uint64) {
 	c.send(&native.Control{Kind: native.Cancel, Number: number})
 }
 
+func (c *nativeControl) sendCredit(bytes int) {
+	c.send(&native.Control{Kind: native.Credit, Number: uint64(bytes)})
+}
+
 func (c *nativeControl) sendBulk() { c.send(&native.Control{Kind: native.Bulk}) }
 
 // send encodes m and enqueues the frame. Once this end's close frame is enqueued, it drops m. If
@@ -251,6 +255,8 @@ func (c *nativeControl) handle(m *native.Control) error {
 		p.mover.HandleReady(m.Lane, m.Number)
 	case native.Bulk:
 		p.bulk.once.Do(func() { close(p.bulk.stream) })
+	case native.Credit, native.WantCredit:
+		return p.handleCredit(m)
 	case native.Goodbye:
 		c.receiveClose(m.Text)
 		end := p.errorFor("connection", "control", withReason(ErrPeerClosed, m.Text))
@@ -260,8 +266,24 @@ func (c *nativeControl) handle(m *native.Control) error {
 		}
 		p.sender.reject(p.errorFor("write", "control", end))
 		p.out.cancelAll()
+		p.mover.ForgetCredit()
 		p.in.resumeLoop() // to read the end of the message stream, which the peer expects answered
 		return io.EOF
+	}
+	return nil
+}
+
+// handleCredit acts on m, a frame about credit for eager transfers. The error matches ErrProtocol.
+func (p *nativePipe) handleCredit(m *native.Control) error {
+	switch {
+	case !p.eager:
+		return protocolError("%s, without eager transfers", m.Kind)
+	case m.Kind == native.WantCredit:
+		p.mover.HandleWantCredit()
+		return nil
+	}
+	if err := p.mover.HandleCredit(m.Number); err != nil {
+		return protocolError("%w", err)
 	}
 	return nil
 }

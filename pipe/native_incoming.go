@@ -346,6 +346,7 @@ func (in *nativeIncoming) tryDiscard() bool {
 func (in *nativeIncoming) discardClaimed() {
 	if in.large > 0 {
 		in.reader.pipe.control.sendCancel(in.number)
+		in.dropEager()
 	}
 	if in.inlineLength > 0 {
 		in.reader.stream.skipInline(in)

@@ -96,8 +96,12 @@ func (i *nativeReader) pollNext(due bool) *nativeIncoming {
 	defer i.polling.Store(false) // before both locks are released, so that afterPoll sees it
 	i.stream.yieldToRead()
 	in := i.stream.pollMessage(due)
-	if in != nil {
-		i.register(in)
+	if in == nil {
+		return nil
+	}
+	if err := i.register(in); err != nil {
+		i.stream.err = err
+		return nil
 	}
 	return in
 }

@@ -201,6 +201,9 @@ func (i *nativeReader) receive() error {
 		if in.body != nil {
 			err = in.decode()
 		}
+		if err == nil {
+			err = i.register(in)
+		}
 		if err != nil {
 			i.stream.mu.Lock()
 			defer i.stream.mu.Unlock()
@@ -233,13 +236,12 @@ func nativeError(err error) error {
 	return protocolError("%w", err)
 }
 
-// enqueue numbers in and passes it on: to a goroutine that receives from the channel of NextCh, if
+// enqueue passes in on: to a goroutine that receives from the channel of NextCh, if
 // there is one, in is not aborted and no earlier message is queued, and otherwise to i.ready. In
 // the first case it releases the message's share of the read-ahead budget; in the second it blocks
 // while i.ready is full. If the pipe goes down first, it returns the error of the pipe. The caller
 // holds readMu.
 func (i *nativeReader) enqueue(in *nativeIncoming) error {
-	i.register(in)
 	if readAhead := in.readAhead; len(i.ready) == 0 && !i.isAborted(in) && i.pipe.sendNext(&in.Incoming) {
 		if readAhead > 0 {
 			i.readAhead.Release(readAhead)
@@ -257,20 +259,23 @@ func (i *nativeReader) enqueue(in *nativeIncoming) error {
 
 // register numbers in, in the order of the calls. If in has parts that are not inline, register
 // enters it in i.open, so that the peer's ABORT frame finds it; if the peer has aborted the message
-// already, register marks it as aborted instead. The caller holds readMu.
-func (i *nativeReader) register(in *nativeIncoming) {
+// already, register marks it as aborted instead. It announces eager parts to the mover; the error
+// matches ErrProtocol if they must not come. The caller holds readMu.
+func (i *nativeReader) register(in *nativeIncoming) error {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	in.number = i.received
 	i.received++
 	aborted := i.earlyAborts.take(in.number)
+	err := in.expectEager()
 	switch {
 	case in.large == 0: // it is complete, also if the sender aborted it
 	case aborted != nil:
-		in.aborted = aborted
+		in.abort(aborted)
 	default:
 		i.open[in.number] = in
 	}
+	return err
 }
 
 // handleAbort acts on the peer's ABORT frame for the message with this number: it aborts the

@@ -29,6 +29,7 @@ type writePart struct {
 	id      uint64
 	link    *pipeChannel // nil for a payload
 	channel channel.Channel
+	eager   bool // channel is a lane of the bulk connection, and credit is reserved
 }
 
 type partState int
@@ -94,7 +95,14 @@ func (op *nativeWriteOp) sendTensor(k int, target device.Device) {
 
 func (op *nativeWriteOp) send(k int, b device.Buffer) {
 	part := &op.parts[k]
-	part.channel.Send(part.id, b, func(err error) { op.partDone(k, err) })
+	done := func(err error) { op.partDone(k, err) }
+	if !part.eager {
+		part.channel.Send(part.id, b, done)
+		return
+	}
+	mover := op.out.pipe.mover
+	lane, _ := mover.LaneOf(part.channel)
+	mover.SendEager(lane, part.id, b, done)
 }
 
 // resolve makes the channels send the tensors whose devices the receiver chooses, in order, to the

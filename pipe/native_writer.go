@@ -116,6 +116,7 @@ func (o *nativeWriter) start(m *Message, size *messageSize, forms *compressedFor
 	number := o.count
 	o.count++
 	large := o.describe(m, size, forms)
+	o.markEager(m)
 	o.countCompressed(size, forms)
 	share := o.settleCost(size, forms)
 	defer o.frame.Reset()
@@ -133,7 +134,7 @@ func (o *nativeWriter) start(m *Message, size *messageSize, forms *compressedFor
 	op.state, op.msg, op.number, op.data, op.pending = opStarted, m, number, size.data, int32(large)
 	for i := range m.Payloads {
 		if !o.frame.Payloads[i].Inline {
-			op.parts = append(op.parts, writePart{index: i, state: partTransferring, channel: o.pipe.mover.Lane(payloadLane)})
+			op.parts = append(op.parts, writePart{index: i, state: partTransferring, channel: o.pipe.mover.Lane(payloadLane), eager: o.frame.Payloads[i].Eager})
 		}
 	}
 	for i := range m.Tensors {
@@ -146,7 +147,7 @@ func (o *nativeWriter) start(m *Message, size *messageSize, forms *compressedFor
 			}
 			last.pieces = m.Tensors[i].Buffer.AppendSegments(last.pieces)
 		case !part.Inline:
-			op.parts = append(op.parts, writePart{index: i})
+			op.parts = append(op.parts, writePart{index: i, eager: part.Eager})
 		}
 	}
 	for k := range op.parts {

@@ -89,6 +89,10 @@ func (p *Pool) Used() (bytes int, evicted uint64) {
 	return p.used, p.evicted
 }
 
+// Admitted reports whether a is nil or was closed without having been evicted, so that it has no
+// limit.
+func (a *Account) Admitted() bool { return a == nil || a.state.Load() == closed }
+
 // OnEvict makes evict the function that is called when a is evicted, instead of the previous one,
 // and returns true. If a has already been evicted it returns false: only the previous function is
 // or was called. If a is nil it returns true and drops evict.
