@@ -60,7 +60,7 @@ func TestNativeLaterVersion(t *testing.T) {
 	chosen, ok := answer.Marker()
 	require.True(t, ok)
 	all := nativeMarker
-	all.Features |= wire.FeatureCompression | wire.FeatureJoined
+	all.Features |= wire.FeatureCompression | wire.FeatureJoined | wire.FeatureEager
 	require.Equal(t, all, chosen)
 	n := newNativeAttack(t, first)
 	first.send(muxHeader(muxCredit, muxSYN, messageStream, 0), muxHeader(muxCredit, muxSYN, controlStream, 0))
