@@ -177,8 +177,8 @@ func (l Limits) native() native.Limits {
 // closed.
 func (p *Pipe) Admit() {
 	p.account.Close()
-	if native, ok := p.engine.(*nativePipe); ok {
-		native.bulk.grantCredit(false)
+	if engine, ok := p.engine.(*nativePipe); ok {
+		engine.bulk.grantCredit(false)
 	}
 }
 

@@ -197,8 +197,8 @@ func requestedPacket(id uint64) []byte {
 	return packet.Append(nil)
 }
 
-// maxCredit bounds what one pipe grants its peer for eager transfers, and minCredit is what it grants
-// at least if it grants anything.
+// maxCredit bounds the credit that one pipe grants its peer for eager transfers, and minCredit is the
+// least that it grants.
 const (
 	maxCredit = 8 << 20
 	minCredit = 256 << 10
@@ -206,7 +206,7 @@ const (
 
 // acquireCredit acquires bytes of Limits.ContextWindowBytes with which a pipe grants its peer credit
 // for eager transfers, and returns their number, 0 if they are too few. Each pipe gets a sixteenth
-// of what is free in the first half, so that many pipes leave the other half to the windows.
+// of the free bytes of the first half, so that many pipes leave the other half to the windows.
 func (c *Context) acquireCredit() int {
 	n := min((c.windows.Size()/2-c.windows.InUse())/16, maxCredit)
 	if n < minCredit || !c.windows.TryAcquire(n) {

@@ -8,7 +8,7 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/internal/native"
 )
 
-// stageAfter is how long bytes that nobody reads stay in the connection. It is far more than a
+// stageAfter is how long bytes without memory stay in the connection. It is far more than a
 // reader needs from one message to the next, and less than the time after which a system ends a
 // connection that accepts nothing.
 const stageAfter = 100 * time.Millisecond
@@ -23,7 +23,7 @@ type arrival struct {
 	moved    int         // bytes of its chunks so far
 	op       *transferOp // the Recv, nil if there is none
 	received bool        // the Recv has completed
-	dropped  bool        // nobody wants the bytes
+	dropped  bool        // the bytes are not wanted
 	voided   bool        // the peer has aborted it
 
 	// buf[from:to] has the bytes that were staged and are not in the memory of op. The reader may be
@@ -239,7 +239,7 @@ func (m *Mover) chunkArrived(a *arrival, op *transferOp, staged []byte, n int, v
 }
 
 // eagerChunk reads the bytes and the trailer of the eager chunk h: to the memory of the Recv, or to
-// a staging buffer if none comes or if others wait for bytes behind these. The error ends the Mover.
+// a staging buffer if none comes or if others wait for bytes that follow. The error ends the Mover.
 func (r *reader) eagerChunk(h native.ChunkHeader) error {
 	a, err := r.m.arrive(h)
 	if err != nil {

@@ -11,7 +11,8 @@ import (
 // maxCredit bounds the credit that a peer can grant.
 const maxCredit = 1 << 30
 
-// credit is what the peer has granted to this end for eager transfers. It is guarded by Mover.mu.
+// credit has the bytes that the peer has granted to this end for eager transfers. It is guarded by
+// Mover.mu.
 type credit struct {
 	granted  bool
 	free     int           // bytes that can be reserved
@@ -136,7 +137,7 @@ func (m *Mover) leaveTurn(op *transferOp) {
 	}
 }
 
-// checkedCredit is the credit that this end has granted, and what the peer has used of it. It is
+// checkedCredit is the credit that this end has granted, and the part that the peer has used. It is
 // guarded by Mover.mu.
 type checkedCredit struct {
 	granted int

@@ -191,7 +191,7 @@ func readChunk(t *testing.T, src io.Reader) (h native.ChunkHeader, void bool) {
 	return h, trailer.Discarded
 }
 
-// Bytes that nobody reads stay in the connection for a while, and are then staged, so that the sender
+// Bytes without memory stay in the connection for a while, and are then staged, so that the sender
 // is done. The Recv that comes later gets them.
 func TestEagerStagedAfterAWhile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -365,7 +365,7 @@ func TestHostileAnnouncements(t *testing.T) {
 	require.ErrorIs(t, e.Expect(0, 4, 99_999), channel.ErrProtocol)
 }
 
-// Close ends a reader that waits for memory, and frees what was staged.
+// Close ends a reader that waits for memory, and frees staged bytes.
 func TestCloseWithEagerBytes(t *testing.T) {
 	one, other := tcp(t)
 	a, b := eagerPair(t, one, other, 8<<20, false)

@@ -55,7 +55,9 @@ func (l *lane) begin(s *direction, id uint64, buf device.Buffer, done func(error
 	case s.ops[op.key()] != nil:
 		err = l.m.wrapError(ErrBusy)
 	case op.arrival != nil:
-		err = op.arrival.check(buf.Len())
+		if err = op.arrival.check(buf.Len()); err != nil {
+			err = l.m.wrapError(err)
+		}
 	}
 	if err != nil || buf.Len() == 0 {
 		op.CancelWait()
