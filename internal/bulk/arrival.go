@@ -19,7 +19,7 @@ const stageAfter = 100 * time.Millisecond
 type arrival struct {
 	key      transferKey
 	length   int         // 0 until Expect
-	charged  int         // bytes of the credit
+	charged  int         // bytes of the credit: those of its chunks, also of one that is being read, or length
 	moved    int         // bytes of its chunks so far
 	op       *transferOp // the Recv, nil if there is none
 	received bool        // the Recv has completed
@@ -49,8 +49,8 @@ func (m *Mover) Expect(number uint16, id uint64, length int) error {
 	switch {
 	case a.length > 0:
 		return fmt.Errorf("%w: transfer %d of lane %d is announced twice", channel.ErrProtocol, id, number)
-	case a.moved > length:
-		return fmt.Errorf("%w: %w", channel.ErrProtocol, &channel.LengthError{Want: int64(length), Got: int64(a.moved)})
+	case a.charged > length:
+		return fmt.Errorf("%w: %w", channel.ErrProtocol, &channel.LengthError{Want: int64(length), Got: int64(a.charged)})
 	}
 	a.length = length
 	return m.charge(a, length)

@@ -119,6 +119,8 @@ func (m *Mover) waitReady(s *direction, op *transferOp) {
 		s.remove(op)
 		if op.arrival != nil {
 			m.drop(op.arrival)
+		} else if op.eager {
+			m.endEager(op)
 		}
 	default:
 		op.memoryReady = true

@@ -90,11 +90,12 @@ func (m *Mover) endTurn(turn []turnChunk, whole int, keep *transferOp) {
 		if i+1 < len(turn) && turn[i+1].op == op || op == keep {
 			continue
 		}
+		unsent := m.out.has(op) || op.void && op.moved == 0
 		if cause := m.out.releaseActive(op); cause != nil {
 			ended = append(ended, completion{op, cause})
-		} else if m.out.has(op) && op.eager && m.first == nil {
+		} else if unsent && op.eager && m.first == nil {
 			m.first = op // the receiver wants the bytes of eager transfers in order
-		} else if m.out.has(op) {
+		} else if unsent {
 			m.runnable.Push(op)
 		}
 		m.leaveTurn(op)
