@@ -101,6 +101,7 @@ func (i *nativeReader) pollNext(due bool) *nativeIncoming {
 	}
 	if err := i.register(in); err != nil {
 		i.stream.err = err
+		i.stream.resumeLoop() // to report it
 		return nil
 	}
 	return in
