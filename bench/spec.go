@@ -33,6 +33,9 @@ type Spec struct {
 	// affect Libtensorpipe.
 	NoSpin bool `json:"no_spin,omitempty"`
 
+	// Eager is that of pipe.Options. It does not affect Libtensorpipe.
+	Eager bool `json:"eager,omitempty"`
+
 	// AllowAnyTracer sets that option of channel/cma in both processes.
 	AllowAnyTracer bool `json:"allow_any_tracer,omitempty"`
 
@@ -158,5 +161,5 @@ func (s Spec) batch() int {
 // unknown transport or channel.
 func (s Spec) options(name string, from Catalog) (pipe.Options, error) {
 	p, err := from.profile(s)
-	return pipe.Options{Name: name, Dialect: s.Dialect, Transports: p.Transports, Channels: p.Channels}, err
+	return pipe.Options{Name: name, Dialect: s.Dialect, Eager: s.Eager, Transports: p.Transports, Channels: p.Channels}, err
 }

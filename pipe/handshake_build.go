@@ -147,7 +147,10 @@ const reasonNoMarker = "the peer does not know it"
 // marker returns what this end announces to peers of this library: the protocol versions that its
 // Options allow, and the features that it supports.
 func (c *Context) marker() wire.Marker {
-	m := wire.Marker{MinVersion: wire.VersionCompatible, MaxVersion: wire.VersionNative, Features: wire.FeatureControl | wire.FeatureJoined | wire.FeatureEager}
+	m := wire.Marker{MinVersion: wire.VersionCompatible, MaxVersion: wire.VersionNative, Features: wire.FeatureControl | wire.FeatureJoined}
+	if c.opts.Eager {
+		m.Features |= wire.FeatureEager
+	}
 	if !c.noCompression {
 		m.Features |= wire.FeatureCompression
 	}

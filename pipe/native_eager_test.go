@@ -29,11 +29,14 @@ func grantCredit(t *testing.T, client, server *pipe.Pipe) {
 	}
 }
 
+// eager sets Options.Eager.
+func eager(o *pipe.Options) { o.Eager = true }
+
 // onEagerPaths runs f with pipes whose ends have credit for eager parts.
 func onEagerPaths(t *testing.T, f func(t *testing.T, client, server *pipe.Pipe), adjust ...func(*pipe.Options)) {
 	for _, p := range eagerPaths() {
 		t.Run(p.name, func(t *testing.T) {
-			client, server := connect(t, p, adjust...)
+			client, server := connect(t, p, append(adjust, eager)...)
 			grantCredit(t, client, server)
 			f(t, client, server)
 		})
@@ -80,7 +83,7 @@ func TestEager(t *testing.T) {
 // way aborts only its own message, as often as one likes: the credit comes back.
 func TestEagerWriteCancelled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		client, server := connect(t, nativePath())
+		client, server := connect(t, nativePath(), eager)
 		grantCredit(t, client, server)
 		for i := range 40 {
 			ctx, cancel := cancelled(t)
@@ -167,7 +170,7 @@ func TestEagerClose(t *testing.T) {
 // ends can close with such parts on their way.
 func TestEagerCloseUnread(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		client, server := connect(t, nativePath(), func(o *pipe.Options) { o.CloseTimeout = time.Second })
+		client, server := connect(t, nativePath(), eager, func(o *pipe.Options) { o.CloseTimeout = time.Second })
 		grantCredit(t, client, server)
 		require.NoError(t, client.Write(testContext(t), eagerMessage(1)))
 		next(t, server)
@@ -207,7 +210,7 @@ func requireRendezvous(t *testing.T, from, to *pipe.Pipe) {
 // then.
 func TestEagerOfUnadmitted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		client, server := connect(t, nativePath(), func(o *pipe.Options) { o.Limits.UnadmittedBytes = 64 << 20 })
+		client, server := connect(t, nativePath(), eager, func(o *pipe.Options) { o.Limits.UnadmittedBytes = 64 << 20 })
 		grantCredit(t, client, server)
 		requireRendezvous(t, client, server)
 		require.NoError(t, server.Write(testContext(t), eagerMessage(2)), "this end has dialled")
@@ -223,7 +226,7 @@ func TestEagerOfUnadmitted(t *testing.T) {
 // TestEagerWithoutWindows checks that no credit is granted if ContextWindowBytes has none to give.
 func TestEagerWithoutWindows(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		client, server := connect(t, nativePath(), func(o *pipe.Options) { o.Limits.ContextWindowBytes = 1 << 20 })
+		client, server := connect(t, nativePath(), eager, func(o *pipe.Options) { o.Limits.ContextWindowBytes = 1 << 20 })
 		grantCredit(t, client, server)
 		requireRendezvous(t, client, server)
 		require.NoError(t, client.Close())
@@ -234,7 +237,7 @@ func TestEagerWithoutWindows(t *testing.T) {
 // waits for the Read.
 func TestEagerBeforeBulkConnection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		client, server := connect(t, nativePath())
+		client, server := connect(t, nativePath(), eager)
 		requireRendezvous(t, client, server)
 		require.NoError(t, client.Close())
 	})

@@ -144,6 +144,9 @@ func benchFacts(spec bench.Spec) []string {
 	if spec.NoSpin {
 		facts = append(facts, "no spinning")
 	}
+	if spec.Eager {
+		facts = append(facts, "eager")
+	}
 	if spec.OneProcess {
 		facts = append(facts, "both ends in one process")
 	}
