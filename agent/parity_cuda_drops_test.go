@@ -1,23 +1,28 @@
 package agent_test
 
 import (
+	"regexp"
 	"testing"
 
 	"github.com/tensorpipe-go/tensorpipe/cudaipc/cusim"
 	"github.com/tensorpipe-go/tensorpipe/internal/testutil/drops"
 )
 
-// TestDropsOfCuda shows that the cases of device maps and streams need each record and wait of an event.
+// TestDropsOfCuda shows that the cases of device maps, streams and futures need each record and wait of an event.
 func TestDropsOfCuda(t *testing.T) {
 	cusim.Library(t) // skips t if there is none
 	drops.Suite{
-		Tests: "^TestParityCuda(Maps|Streams|Async)$", Redundant: dropReasons, Calls: 4,
+		Tests: "^TestParityCuda(Maps|Streams|Async|Futures)$", Redundant: dropReasons, Calls: 4,
+		Skip: func(scenario string) bool { return noBytes.MatchString(scenario) },
 		Sample: []string{
 			"TestParityCudaStreams/rpc/TensorPipeAgentCudaRpcTest.test_custom_stream",
 			"TestParityCudaMaps/rpc/TensorPipeAgentCudaRpcTest.test_device_map_gpu_non_default",
 		},
 	}.Prove(t)
 }
+
+// noBytes matches the scenarios in which no bytes are compared.
+var noBytes = regexp.MustCompile(`test_cuda_future_(modify_tensor_inplace|replace_tensor)$`)
 
 // dropReasons are the reasons why bytes are right without a call.
 var dropReasons = []drops.Reason{
@@ -48,5 +53,17 @@ var dropReasons = []drops.Reason{
 	{
 		Text:     "the host has waited for an earlier result, which takes as long",
 		Scenario: `test_custom_stream_nested_multi`, Call: `record`, Site: `< future.record < .* < agent.\(\*asyncCall`,
+	},
+	{
+		Text:     "nobody waits for the event of the class",
+		Scenario: `test_cuda_future_can_extract_custom_class_`, Call: `record`, Site: `^cudaipc.\(\*Stream\).Record < agent_test.newEvent <`,
+	},
+	{
+		Text:     "the callback replaces all bytes of the tensor",
+		Scenario: `test_cuda_future_callback_changes_devices`, Call: `record s2 `, Site: `< cudaipc.\(\*pinnedPool\).put <`,
+	},
+	{
+		Text:     "the stream of cuda:0 waits for the same events, and that of cuda:1 for it before it reads the value",
+		Scenario: `test_cuda_future_callback_changes_devices`, Call: `wait s8 `, Site: `< future.\(\*Future\[...\]\).Order < future.derive`,
 	},
 }

@@ -75,12 +75,15 @@ func extraction[T any](wrap func(*cudagroup.Worker, *tensor.Tensor) T, unwrap fu
 		f := newFuture[T](w, gpu)
 		ctx, another := onNewStream(w, gpu), onNewStream(w, gpu)
 		x, more := w.Full(0, gpu, 100), w.Full(1, gpu, 100)
+		w.SleepFor(ctx, gpu, cudagroup.LateTarget())
 		expected, err := w.Engine.Add(ctx, x, more, ops.Int(1))
 		require.NoError(w, err)
+		w.OverwriteFor(w.Context(), x, 2*cudagroup.LateTarget()+1)
 		late, err := cudagroup.Current(ctx, x)
 		require.NoError(w, err)
 		require.NoError(w, w.Sleep(ctx, gpu))
 		require.NoError(w, w.Engine.AddInPlace(ctx, late, more, ops.Int(1)))
+		w.OverwriteHalves(ctx, x)
 		require.NoError(w, f.SetFrom(ctx, wrap(w, x)))
 		v, err := f.Wait(another)
 		require.NoError(w, err)
@@ -121,9 +124,9 @@ func sparseExtraction[T any](wrap func(*cudagroup.Worker, *tensor.Sparse) T, unw
 
 // sparseOn returns a copy of s on d.
 func sparseOn(ctx context.Context, w *cudagroup.Worker, s *tensor.Sparse, d device.Device) *tensor.Sparse {
-	indices, err := w.Engine.To(ctx, s.Indices(), d)
+	indices, err := w.To(ctx, s.Indices(), d)
 	require.NoError(w, err)
-	values, err := w.Engine.To(ctx, s.Values(), d)
+	values, err := w.To(ctx, s.Values(), d)
 	require.NoError(w, err)
 	s, err = tensor.NewSparse(indices, values, s.Shape()...)
 	require.NoError(w, err)
@@ -154,6 +157,7 @@ func concatenated(ctx context.Context, w *cudagroup.Worker, x, y *tensor.Sparse)
 func callbackChangesDevices(w *cudagroup.Worker) {
 	zero, one := cudagroup.GPU(0), cudagroup.GPU(1)
 	x, y := w.Full(0, zero, 100), w.Full(0, one, 100)
+	w.OverwriteFor(w.Context(), y, latest())
 	parent := newFuture[*tensor.Tensor](w, zero, one)
 	child := future.ThenOn(parent, func(ctx context.Context, f *agent.Future[*tensor.Tensor]) (*tensor.Tensor, error) {
 		x, err := f.Result()
@@ -165,15 +169,37 @@ func callbackChangesDevices(w *cudagroup.Worker) {
 		if err := errors.Join(err, toErr); err != nil {
 			return nil, err
 		}
-		return y, w.Engine.CopyInPlace(ctx, to, from)
+		w.OverwriteFor(ctx, x, cudagroup.LateSource())
+		w.SleepFor(ctx, one, cudagroup.LateSource()/2+cudagroup.LateTarget())
+		if err := w.Engine.CopyInPlace(ctx, to, from); err != nil {
+			return nil, err
+		}
+		w.OverwriteFor(ctx, x, 3*(cudagroup.LateSource()+cudagroup.LateTarget()))
+		w.WaitFor(w.Context(), ctx, one)
+		w.OverwriteHalves(ctx, y)
+		return y, nil
 	})
 	ctx, another := onNewStream(w, zero), onNewStream(w, one)
 	require.NoError(w, setTo(ctx, w, x, 1))
+	w.WaitFor(w.Context(), ctx, zero)
+	w.OverwriteHalves(ctx, x)
 	require.NoError(w, parent.SetFrom(ctx, x))
 	got, err := child.Wait(another)
 	require.NoError(w, err)
 	require.Equal(w, one, got.Device())
 	requireFullOn(another, w, got, 1)
+	if drops.Running() {
+		requireFullOn(another, w, x, 1)
+	}
+}
+
+// latest returns how long a tensor is overwritten so that it is later than all others of a case in one try of a drop, in
+// sleeps.
+func latest() int {
+	if drops.Try() == 2 {
+		return 8 * cudagroup.LateSource()
+	}
+	return 0
 }
 
 // valueOnBadDevice sets a future to a tensor on a device that the future does not have. A callback that does not use the
@@ -183,7 +209,12 @@ func valueOnBadDevice(w *cudagroup.Worker) {
 	x, y := w.Full(0, zero, 100), w.Full(0, one, 100)
 	parent := newFuture[*tensor.Tensor](w, one)
 	child := future.ThenOn(parent, func(ctx context.Context, _ *agent.Future[*tensor.Tensor]) (*tensor.Tensor, error) {
-		return y, setTo(ctx, w, y, 1)
+		if err := setTo(ctx, w, y, 1); err != nil {
+			return nil, err
+		}
+		w.WaitFor(w.Context(), ctx, one)
+		w.OverwriteHalves(ctx, y)
+		return y, nil
 	})
 	ctx, another := onNewStream(w, zero), onNewStream(w, one)
 	require.NoError(w, setTo(ctx, w, x, 1))
@@ -194,6 +225,9 @@ func valueOnBadDevice(w *cudagroup.Worker) {
 	got, err := child.Wait(another)
 	require.NoError(w, err)
 	requireFullOn(another, w, got, 1)
+	if drops.Running() {
+		requireFullOn(ctx, w, x, 1)
+	}
 }
 
 // modifyInPlace changes the tensor of a completed future.

@@ -1,7 +1,6 @@
 package cudagroup
 
 import (
-	"bytes"
 	"context"
 	"time"
 
@@ -15,14 +14,13 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/tensor"
 )
 
-// otherByte is what memory is overwritten with. Four of them are no number of a case.
-const otherByte = 0xee
+// LateSource is how late the tensors of a case are, in sleeps of SleepTime. In one try of a drop they are later than the
+// memory into which they are received, and in the next one it is the other way round: the later of two streams hides a
+// missing call of the other one. Further tries take longer, for loaded machines.
+func LateSource() int { return (5 - 4*(drops.Try()%2)) * longer() }
 
-// lateSource and lateTarget are the work that makes memory late, in sleeps of SleepTime. In one try of a drop the tensors
-// of a case are later than the memory into which they are received, and in the next one it is the other way round: the
-// later of two streams hides a missing call of the other one. Further tries take longer, for loaded machines.
-func lateSource() int { return (5 - 4*(drops.Try()%2)) * longer() }
-func lateTarget() int { return 5 * (drops.Try() % 2) * longer() }
+// LateTarget is how late the memory is into which tensors are received.
+func LateTarget() int { return 5 * (drops.Try() % 2) * longer() }
 
 // longer returns the factor of this try, which is 3 times larger in every second one.
 func longer() int {
@@ -48,18 +46,18 @@ func (w *Worker) callsModels() bool { return int(w.caller.Load()) == w.Rank }
 // lateTarget is that of w.
 func (w *Worker) lateTarget() int {
 	if w.callsModels() {
-		return farther * lateTarget()
+		return farther * LateTarget()
 	}
-	return lateTarget()
+	return LateTarget()
 }
 
 // sentSleeps is how long tensors that were sent are overwritten, in sleeps of SleepTime: until they were received.
 func (w *Worker) sentSleeps() int {
-	n := 2 * lateTarget()
+	n := 2 * LateTarget()
 	if w.caller.Load() != noCaller {
 		n *= farther
 	}
-	return lateSource() + n
+	return LateSource() + n
 }
 
 // overwritesSent and overwritesArguments report whether w overwrites tensors that were sent, or arguments that were
@@ -175,7 +173,7 @@ func (w *Worker) overwriteArgumentsAtEnd(ctx context.Context, m *agent.Message) 
 	}
 	storages, _ := m.State(storagesKey{}).([]*tensor.Storage)
 	for _, s := range storages {
-		if overwrite := w.overwriter(ctx, s, lateSource()); overwrite != nil {
+		if overwrite := w.overwriter(ctx, s, LateSource()); overwrite != nil {
 			m.OnEnd(func(agent.MessageEnd) {
 				w.sentMu.Lock()
 				defer w.sentMu.Unlock()
@@ -188,30 +186,6 @@ func (w *Worker) overwriteArgumentsAtEnd(ctx context.Context, m *agent.Message) 
 	return nil
 }
 
-// overwriter returns a function that overwrites the memory of x for n times SleepTime, on the stream on which it is
-// valid or else the current one of ctx, and then restores the present bytes. It returns nil for memory of the host.
-func (w *Worker) overwriter(ctx context.Context, x *tensor.Storage, n int) (overwrite func()) {
-	b, err := x.Buffer()
-	if err != nil || b.IsHost() || b.Len() == 0 {
-		return nil
-	}
-	if b.Stream() == nil {
-		b = b.WithStream(device.StreamFrom(ctx, b.Device()))
-	}
-	s := b.Stream()
-	saved, err := w.Kind.AllocHost(b.Len(), s)
-	require.NoError(w, err)
-	require.NoError(w, w.Kind.Copy(saved, b))
-	return func() {
-		if _, err := x.Buffer(); err != nil {
-			return // released
-		}
-		w.overwrite(b)
-		require.NoError(w, w.Kind.Sleep(s, time.Duration(n)*SleepTime))
-		require.NoError(w, w.Kind.Copy(b, saved))
-	}
-}
-
 // Parameter returns x, on the host, on d, valid on the current stream of ctx, and a function that is called after each use.
 // In a run of drops the copy is on a stream of its own and later than tensors of messages, the more so the greater n is,
 // and used overwrites its memory for a while.
@@ -221,27 +195,12 @@ func (w *Worker) Parameter(ctx context.Context, x *tensor.Tensor, d device.Devic
 		return y, func() {}, err
 	}
 	s := w.Stream(d)
-	require.NoError(w, w.Kind.Sleep(s, time.Duration((n+1)*lateSource())*SleepTime))
+	require.NoError(w, w.Kind.Sleep(s, time.Duration((n+1)*LateSource())*SleepTime))
 	if y, err = w.Engine.To(device.WithStream(ctx, s), x, d); err != nil {
 		return nil, nil, err
 	}
 	w.takePageLocked(x.Len()*x.DType().Size(), s)
-	return y, w.overwriter(ctx, y.Storage(), (n+1)*lateSource()+lateTarget()), nil
-}
-
-// overwrite enqueues that b has other bytes.
-func (w *Worker) overwrite(b device.Buffer) {
-	other := w.pageLocked(b.Len(), b.Stream())
-	require.NoError(w, w.Kind.Copy(b, other))
-}
-
-// pageLocked returns n bytes of page-locked memory with other bytes.
-func (w *Worker) pageLocked(n int, s device.Stream) device.Buffer {
-	b, err := w.Kind.AllocHost(n, s)
-	require.NoError(w, err)
-	p, _ := b.Contiguous()
-	copy(p, bytes.Repeat([]byte{otherByte}, n))
-	return b
+	return y, w.overwriter(ctx, y.Storage(), (n+1)*LateSource()+LateTarget()), nil
 }
 
 // awaitIdle waits until the current stream of ctx on d has no work left.
@@ -278,7 +237,7 @@ func (w *Worker) takePageLocked(n int, s device.Stream) {
 func (w *Worker) copyLate(ctx context.Context, x *tensor.Tensor, d device.Device) (*tensor.Tensor, error) {
 	w.awaitIdle(ctx, d)
 	s := device.StreamFrom(ctx, d)
-	if err := w.Kind.Sleep(s, time.Duration(lateSource())*SleepTime); err != nil {
+	if err := w.Kind.Sleep(s, time.Duration(LateSource())*SleepTime); err != nil {
 		return nil, err
 	}
 	y, err := w.Engine.To(ctx, x, d)

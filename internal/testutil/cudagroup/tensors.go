@@ -123,6 +123,8 @@ func (w *Worker) HostOn(ctx context.Context, x *tensor.Tensor) *tensor.Tensor {
 	}
 	y := w.enqueueHost(x)
 	require.NoError(w, device.StreamFrom(ctx, x.Device()).Synchronize(w.ctx))
+	y, err = w.Engine.Clone(w.ctx, y) // as it is after this wait, not a later one
+	require.NoError(w, err)
 	return y
 }
 
