@@ -55,12 +55,8 @@ var dropReasons = []drops.Reason{
 		Scenario: `test_custom_stream_nested_multi`, Call: `record`, Site: `< future.record < .* < agent.\(\*asyncCall`,
 	},
 	{
-		Text:     "nobody waits for the event of the class",
+		Text:     "no stream waits for the event of the class",
 		Scenario: `test_cuda_future_can_extract_custom_class_`, Call: `record`, Site: `^cudaipc.\(\*Stream\).Record < agent_test.newEvent <`,
-	},
-	{
-		Text:     "the callback replaces all bytes of the tensor",
-		Scenario: `test_cuda_future_callback_changes_devices`, Call: `record s2 `, Site: `< cudaipc.\(\*pinnedPool\).put <`,
 	},
 	{
 		Text:     "the stream of cuda:0 waits for the same events, and that of cuda:1 for it before it reads the value",

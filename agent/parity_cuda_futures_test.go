@@ -68,7 +68,8 @@ func newFuture[T any](w *cudagroup.Worker, devices ...device.Device) *agent.Futu
 }
 
 // extraction returns a case in which a future finds a tensor in the value that wrap returns: the tensor is computed late
-// on one stream, and read on another one that waits for the future.
+// on one stream, and read on another one that waits for the future. In a run of drops x has other bytes for a while after
+// each use.
 func extraction[T any](wrap func(*cudagroup.Worker, *tensor.Tensor) T, unwrap func(T) *tensor.Tensor) func(w *cudagroup.Worker) {
 	return func(w *cudagroup.Worker) {
 		gpu := cudagroup.GPU(0)
@@ -153,10 +154,15 @@ func concatenated(ctx context.Context, w *cudagroup.Worker, x, y *tensor.Sparse)
 	return sum
 }
 
-// callbackChangesDevices has a callback return a tensor on another device than its argument.
+// callbackChangesDevices has a callback return a tensor on another device than its argument. In a run of drops the tensor
+// has other bytes for a while before the copy, on the stream of the callback, and so have both tensors after it.
 func callbackChangesDevices(w *cudagroup.Worker) {
 	zero, one := cudagroup.GPU(0), cudagroup.GPU(1)
 	x, y := w.Full(0, zero, 100), w.Full(0, one, 100)
+	var before func() *tensor.Tensor // y before the callback
+	if drops.Running() {
+		before = w.HostLater(y)
+	}
 	w.OverwriteFor(w.Context(), y, latest())
 	parent := newFuture[*tensor.Tensor](w, zero, one)
 	child := future.ThenOn(parent, func(ctx context.Context, f *agent.Future[*tensor.Tensor]) (*tensor.Tensor, error) {
@@ -190,6 +196,7 @@ func callbackChangesDevices(w *cudagroup.Worker) {
 	requireFullOn(another, w, got, 1)
 	if drops.Running() {
 		requireFullOn(another, w, x, 1)
+		requireFullOn(another, w, before(), 0)
 	}
 }
 

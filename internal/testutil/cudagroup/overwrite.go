@@ -12,7 +12,7 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/tensor"
 )
 
-// otherByte is what memory is overwritten with. Four of them are no number of a case.
+// otherByte is the byte that overwritten memory has. Four of them are no number of a case.
 const otherByte = 0xee
 
 // overwriter returns a function that overwrites the memory of x for n times SleepTime, on the stream on which it is
