@@ -52,8 +52,8 @@ func dynamic(_ int, c *agent.Config, _ *dist.Options) { c.Rank, c.WorldSize = -1
 // TestOriginGone ends a worker that has begun a pass in the Context of another one: the pass ends, and the
 // Context can be used again.
 func TestOriginGone(t *testing.T) {
-	b := newCustom()
 	synctest.Test(t, func(t *testing.T) {
+		b := newCustom() // its channels must belong to the bubble, where time would not pass otherwise
 		g := start(t, 3, b.configure)
 		g.inContext(func(ctx context.Context, c *dist.Context) {
 			root, err := total.Call(ctx, g.agents[0], "worker1", parameter(3, 2))
