@@ -124,7 +124,7 @@ func TestStreamsWaitForResults(t *testing.T) {
 	}
 }
 
-// streamObserver tells whether the contexts of its tasks have a stream of the first device.
+// streamObserver reports whether the contexts of its tasks have a stream of the first device.
 type streamObserver struct{ found chan bool }
 
 func (h streamObserver) Open(*agent.Request) (agent.Task, error) { return h, nil }
