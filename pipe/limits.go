@@ -55,8 +55,9 @@ type Limits struct {
 	// ContextWindowBytes bounds by how much the windows of all native sessions of
 	// the context together may grow beyond 256 KiB per stream: bytes that peers have
 	// sent and this end has not read. A pipe whose windows cannot grow still works,
-	// at 256 KiB per round trip. With Options.Eager half of it also bounds the parts of up to 4 MiB, of up to
-	// 8 MiB for each pipe, that admitted peers send before Read is called. With shared memory it bounds by how much the rings
+	// at 256 KiB per round trip. With Options.Eager half of it also bounds the parts
+	// that admitted peers send before Read is called, up to 8 MiB for each pipe.
+	// With shared memory it bounds by how much the rings
 	// to which this end writes may grow, each by 2 MiB, beyond 656 KiB for the
 	// messages of a pipe, as much for its large data if that uses a ring, and 84 KiB
 	// for each other stream. A ring starts with 16 or 4 KiB; after 4 to 8 s without

@@ -29,7 +29,7 @@ var dropReasons = []drops.Reason{
 		Scenario: `rref_forward_sync|to_here|as_arg`, Call: `record`, Site: `< future.record < .* < agent.\(\*Request\).orderKept <`,
 	},
 	{
-		Text:     "nobody waits for the event of the class",
+		Text:     "no stream waits for the event of the class",
 		Scenario: `rref_with_unpickleable_attributes`, Call: `record`, Site: `^cudaipc.\(\*Stream\).Record < rref_test.`,
 	},
 	{

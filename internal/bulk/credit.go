@@ -168,7 +168,8 @@ func (c *checkedCredit) takeOwed() int {
 }
 
 // Grant grants the peer n bytes of credit for eager transfers, which bounds the memory for bytes
-// that arrive before they are wanted. It is called at most once, with n of at least native.MaxEager.
+// that arrive before they are wanted. It is called at most once, with n of at least
+// native.MinEager.
 func (m *Mover) Grant(n int) {
 	m.mu.Lock()
 	m.checked.granted = n
