@@ -41,6 +41,7 @@ type gpu struct {
 	allEvents   []driver.Event         // every event of takeEvent
 	shared      []driver.Event         // every event for other processes
 	retired     map[int][]*sharedEvent // of shared, by the process that may still use them
+	unshared    []*sharedEvent         // of shared, that no process knows
 	wrapped     map[driver.IPCHandle]*wrappedAllocation
 	wrappedLeft int     // of wrapped, when some were removed last
 	standard    *Stream // the default stream

@@ -56,10 +56,15 @@ func (p *ipcEnd) putEvent(e *sharedEvent) {
 	p.events[e.gpu] = append(p.events[e.gpu], e)
 }
 
-// newSharedEvent returns an event whose last peer has ended, or a new one. The context must be current.
+// newSharedEvent returns an event that no live process knows. The context must be current.
 func (g *gpu) newSharedEvent() (*sharedEvent, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	if last := len(g.unshared) - 1; last >= 0 {
+		e := g.unshared[last]
+		g.unshared = g.unshared[:last]
+		return e, nil
+	}
 	for process, list := range g.retired {
 		if !processLives(process) {
 			g.retired[process] = list[:len(list)-1]
@@ -85,6 +90,13 @@ func (g *gpu) retire(e *sharedEvent, process int) {
 		g.retired = make(map[int][]*sharedEvent)
 	}
 	g.retired[process] = append(g.retired[process], e)
+}
+
+// keepUnshared keeps events that no other process has been told of.
+func (g *gpu) keepUnshared(events []*sharedEvent) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.unshared = append(g.unshared, events...)
 }
 
 // streamOf returns the stream of b, or the default stream of g if it has none.

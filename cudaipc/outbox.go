@@ -82,15 +82,20 @@ func (g *gpu) newOutbox() (_ *outbox, err error) {
 	if b.base, err = g.driver.Alloc(slotCount * slotSize); err != nil {
 		return nil, err
 	}
-	b.memory, err = g.memHandle(b.base)
-	for i := range b.events {
-		if err == nil {
-			b.events[i], err = g.newSharedEvent()
+	made := 0
+	defer func() {
+		if err != nil {
+			g.keepUnshared(b.events[:made])
+			_ = g.driver.Free(b.base)
 		}
-	}
-	if err != nil {
-		_ = g.driver.Free(b.base)
+	}()
+	if b.memory, err = g.memHandle(b.base); err != nil {
 		return nil, err
+	}
+	for ; made < slotCount; made++ {
+		if b.events[made], err = g.newSharedEvent(); err != nil {
+			return nil, err
+		}
 	}
 	return b, nil
 }

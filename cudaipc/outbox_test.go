@@ -1,6 +1,7 @@
 package cudaipc
 
 import (
+	"fmt"
 	"log/slog"
 	"os"
 	"os/exec"
@@ -72,4 +73,25 @@ func TestOutboxOfADeadPeer(t *testing.T) {
 	f.synchronize(own)
 	receive()
 	require.Equal(t, pattern(2, size), f.read(dst))
+}
+
+// The events of an outbox that could not be made are used for the next one, and its memory is freed.
+func TestOutboxThatCannotBeMade(t *testing.T) {
+	f := newFixture(t, Options{})
+	const create, export = "cuEventCreate", "cuIpcGetEventHandle"
+	end := &stagedEnd{peer: endedProcess(t)}
+	_, err := f.gpus[0].takeOutbox(end)
+	require.NoError(t, err)
+	created, allocated, freed := f.calls(create), f.calls("cuMemAlloc_v2"), f.calls("cuMemFree_v2")
+	f.set("CUSIM_FAIL", fmt.Sprintf("%s:%d:%d", export, faultResult, f.calls(export)+slotCount))
+	_, err = f.gpus[0].takeOutbox(end)
+	f.set("CUSIM_FAIL", "")
+	require.ErrorIs(t, err, faultResult)
+	require.Equal(t, freed+1, f.calls("cuMemFree_v2"))
+	require.Equal(t, created+slotCount, f.calls(create))
+
+	_, err = f.gpus[0].takeOutbox(end)
+	require.NoError(t, err)
+	require.Equal(t, created+slotCount+1, f.calls(create), "an event is made for the one that failed")
+	require.Equal(t, allocated+2, f.calls("cuMemAlloc_v2"))
 }
