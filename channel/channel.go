@@ -222,6 +222,12 @@ type DeviceReporter interface {
 	Unusable() map[device.Device]error
 }
 
+// Explainer is an optional interface of a Factory whose descriptors are not readable text.
+type Explainer interface {
+	// Obstacle returns why CanCommunicate returns false for two descriptors, and "" if it returns true.
+	Obstacle(local, remote string) string
+}
+
 // Layered is an optional interface of a Factory whose channels open connections of their own, over a
 // transport that the factory was made with.
 type Layered interface {

@@ -3,6 +3,7 @@ package cudaipc
 import (
 	"context"
 	"encoding/hex"
+	"fmt"
 	"maps"
 	"math"
 	"os"
@@ -28,6 +29,7 @@ type IPC struct {
 
 var (
 	_ channel.Factory        = (*IPC)(nil)
+	_ channel.Explainer      = (*IPC)(nil)
 	_ channel.DeviceReporter = (*IPC)(nil)
 	_ channel.Prober         = (*IPC)(nil)
 )
@@ -132,17 +134,30 @@ func uuidText(u driver.UUID) string {
 // CanCommunicate reports whether the two GPUs are in one machine and in two processes, because a
 // process cannot map memory that it has exported itself, and whether they are one GPU or this process
 // sees both and each can access the memory of the other.
-func (f *IPC) CanCommunicate(local, remote string) bool {
+func (f *IPC) CanCommunicate(local, remote string) bool { return f.Obstacle(local, remote) == "" }
+
+// Obstacle implements [channel.Explainer].
+func (f *IPC) Obstacle(local, remote string) string {
 	here, ok := decodePlace(local)
 	there, known := decodePlace(remote)
-	if !ok || !known || here.boot != there.boot || here.pid == there.pid {
-		return false
+	switch {
+	case !ok || !known:
+		return "the peer describes its GPU in another way"
+	case here.boot != there.boot:
+		return "the peer is on another machine"
+	case here.pid == there.pid:
+		return "both ends are in one process, which cannot map memory that it exports"
 	}
 	near, far := f.gpuWith(here.uuid), f.gpuWith(there.uuid)
-	if near == nil || far == nil {
-		return false
+	switch {
+	case near == nil:
+		return "this process does not use a GPU " + here.uuid
+	case far == nil:
+		return "this process does not use the peer's GPU " + there.uuid
+	case near != far && !(f.kind.canAccess(near, far) && f.kind.canAccess(far, near)):
+		return fmt.Sprintf("%v and the peer's GPU, here %v, cannot access each other's memory", near.device, far.device)
 	}
-	return near == far || f.kind.canAccess(near, far) && f.kind.canAccess(far, near)
+	return ""
 }
 
 func (f *IPC) gpuWith(uuid string) *gpu {

@@ -1,6 +1,7 @@
 package cudaipc
 
 import (
+	"fmt"
 	"os"
 	"runtime"
 	"testing"
@@ -200,6 +201,12 @@ func TestCheckFree(t *testing.T) {
 	require.ErrorIs(t, f.CheckFree(sent), ErrMapped)
 	require.ErrorIs(t, f.CheckFree(sent+999), ErrMapped)
 	require.NoError(t, f.CheckFree(kept))
+	const attribute = "cuPointerGetAttribute"
+	before := f.calls(attribute)
+	require.ErrorIs(t, f.CheckFree(sent), ErrMapped)
+	f.set("CUSIM_FAIL", fmt.Sprintf("%s:%d:%d", attribute, faultResult, 2*f.calls(attribute)-before))
+	require.ErrorIs(t, f.CheckFree(sent), faultResult)
+	f.set("CUSIM_FAIL", "")
 	require.ErrorIs(t, f.CheckFree(0), device.ErrMemory)
 	require.ErrorIs(t, f.CheckFree(driver.HostPtr(make([]byte, 1))), device.ErrMemory)
 	require.NoError(t, to.Close(nil))

@@ -107,14 +107,11 @@ func (g *gpu) streamOf(b device.Buffer) (*Stream, error) {
 	return g.defaultStream()
 }
 
-// hasHandle reports whether other processes can map m: memory of the allocator, and memory of the
-// application unless it comes from a pool or from virtual memory management.
-func (g *gpu) hasHandle(m *Memory) bool {
-	if m.block != nil {
-		return true
-	}
-	v, err := g.driver.PointerAttribute(driver.PointerLegacyIPC, m.ptr)
-	return err == nil && v != 0
+// hasHandle reports whether other processes can map memory of the application at p: unless it comes from a pool
+// or from virtual memory management.
+func (g *gpu) hasHandle(p driver.Ptr) (bool, error) {
+	v, err := g.driver.PointerAttribute(driver.PointerLegacyIPC, p)
+	return v != 0, err
 }
 
 // Reasons why a tensor in memory of the application is copied once more.
@@ -135,7 +132,7 @@ func (p *ipcEnd) export(m *Memory) (base driver.Ptr, h driver.IPCHandle, reason 
 		h, err = g.memory.export(m.block.segment, p.peer)
 		return m.block.segment.base, h, "", err
 	}
-	if !g.hasHandle(m) {
+	if has, err := g.hasHandle(m.ptr); !has || err != nil {
 		return 0, h, noHandle, nil
 	}
 	if base, h, err = g.wrappedHandle(m.ptr); err != nil {

@@ -50,3 +50,34 @@ func TestParity(t *testing.T) {
 		require.Len(t, c.DeviceDescriptors(), len(f.Devices()))
 	})
 }
+
+// Obstacle names what keeps two GPUs from exchanging tensors.
+func TestObstacle(t *testing.T) {
+	f := newFixture(t, Options{})
+	c := NewIPC(f.Kind)
+	text := c.DeviceDescriptors()[f.zero]
+	own, ok := decodePlace(text)
+	require.True(t, ok)
+	peer := own
+	peer.pid++
+	require.Empty(t, c.Obstacle(text, peer.encode()))
+	elsewhere, unknown := peer, peer
+	elsewhere.boot, unknown.uuid = "another", "0123"
+	for remote, want := range map[string]string{
+		"text":             "in another way",
+		text:               "in one process",
+		elsewhere.encode(): "on another machine",
+		unknown.encode():   "does not use the peer's GPU 0123",
+	} {
+		require.Contains(t, c.Obstacle(text, remote), want)
+	}
+	require.Contains(t, c.Obstacle(unknown.encode(), text), "does not use a GPU 0123")
+
+	second, ok := decodePlace(c.DeviceDescriptors()[f.second()])
+	require.True(t, ok)
+	second.pid++
+	require.Empty(t, c.Obstacle(text, second.encode()))
+	f.set("CUSIM_NO_P2P", "1")
+	defer f.set("CUSIM_NO_P2P", "")
+	require.Equal(t, "cuda:0 and the peer's GPU, here cuda:1, cannot access each other's memory", c.Obstacle(text, second.encode()))
+}

@@ -58,7 +58,8 @@ func (g *gpu) removeWrapped() {
 
 // CheckFree returns nil if the application may free the device memory at p as far as other processes are
 // concerned. The error matches ErrMapped if cuda_ipc has sent a tensor in this allocation to a process that
-// has not ended or is not known, device.ErrMemory if p is no device memory of this Kind, or ErrClosed. See [Kind.Wrap].
+// has not ended or is not known, device.ErrMemory if p is no device memory of this Kind, ErrClosed, or a
+// [driver.CallError] if the driver does not say. See [Kind.Wrap].
 func (k *Kind) CheckFree(p driver.Ptr) error {
 	d, err := k.DeviceOf(p)
 	if err != nil {
@@ -72,7 +73,11 @@ func (k *Kind) CheckFree(p driver.Ptr) error {
 		return err
 	}
 	defer g.leave()
-	if !g.hasHandle(&Memory{gpu: g, ptr: p}) {
+	has, err := g.hasHandle(p)
+	if err != nil {
+		return fmt.Errorf("cudaipc: whether memory at %#x has a handle: %w", uintptr(p), err)
+	}
+	if !has {
 		return nil
 	}
 	_, h, err := g.wrappedHandle(p)

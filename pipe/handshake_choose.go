@@ -236,8 +236,7 @@ func (e ChannelEntry) claimPairs(theirs deviceDescriptors, chosen map[devicePair
 		holder, taken := chosen[pair]
 		switch {
 		case !e.Factory.CanCommunicate(ours[pair.local], theirs[pair.remote]):
-			reason = fmt.Sprintf("%s: the peer's %q does not go with our %q",
-				pair, sanitize(theirs[pair.remote]), sanitize(ours[pair.local]))
+			reason = fmt.Sprintf("%s: %s", pair, e.obstacle(ours[pair.local], theirs[pair.remote]))
 		case taken:
 			reason = fmt.Sprintf("%s: %s goes before it", pair, holder)
 		default:

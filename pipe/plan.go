@@ -8,6 +8,7 @@ import (
 	"strings"
 	"text/tabwriter"
 
+	"github.com/tensorpipe-go/tensorpipe/channel"
 	"github.com/tensorpipe-go/tensorpipe/device"
 	"github.com/tensorpipe-go/tensorpipe/internal/wire"
 )
@@ -282,6 +283,14 @@ func (e ChannelEntry) serves(pair devicePair, theirs deviceDescriptors) bool {
 	ours, here := e.descriptors()[pair.local]
 	remote, there := theirs[pair.remote]
 	return here && there && e.Factory.CanCommunicate(ours, remote)
+}
+
+// obstacle returns why devices with these descriptors cannot communicate.
+func (e ChannelEntry) obstacle(local, remote string) string {
+	if x, ok := e.Factory.(channel.Explainer); ok {
+		return sanitizeReason(x.Obstacle(local, remote))
+	}
+	return fmt.Sprintf("the peer's %q does not go with our %q", sanitize(remote), sanitize(local))
 }
 
 // uses reports whether any of the routes in all has the channel with this name.

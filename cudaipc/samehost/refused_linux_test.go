@@ -190,7 +190,7 @@ func TestMissingPeerAccess(t *testing.T) {
 			r.open = func(n *node, d driver.Driver) driver.Driver { return otherGPUs{d, byte(n.Rank)} }
 			r.both(t, map[string]string{"CUSIM_MIG": "1"}, func(n *node) {
 				require.True(n, slices.ContainsFunc(n.Plan().Refused, func(r pipe.Refusal) bool {
-					return r.Name == cudaipc.IPCName && strings.Contains(r.Reason, "does not go with our")
+					return r.Name == cudaipc.IPCName && strings.Contains(r.Reason, "does not use the peer's GPU 0")
 				}), n.Plan())
 				n.exchangeOnPairs()
 			})
