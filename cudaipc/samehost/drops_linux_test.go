@@ -29,7 +29,9 @@ func TestDrops(t *testing.T) {
 	for _, s := range scenarios {
 		suite.Sample = append(suite.Sample, s.testName())
 		for call, text := range s.redundant {
-			suite.Redundant = append(suite.Redundant, drops.Reason{Text: text, Scenario: "^" + s.testName() + "$", Call: "^" + call + "$"})
+			suite.Redundant = append(suite.Redundant, drops.Reason{
+				Text: text, Scenario: "^" + s.testName() + "$", Call: "^" + call + "$", Site: `^cudaipc.exchange < cudaipc.\(\*stagedEnd\).pull `,
+			})
 		}
 	}
 	suite.Prove(t)
