@@ -24,7 +24,7 @@ func TestDrops(t *testing.T) {
 	const order = "Streams/cuda:0/OffsetWithinAnAllocation"
 	t.Run("IPC", func(t *testing.T) {
 		drops.Suite{
-			Tests: "^TestParityOfIPC$", Skip: isOmitted, Redundant: dropReasons, Calls: 6,
+			Tests: "^TestParityOfIPC$", Skip: isOmitted, Redundant: ipcReasons, Calls: 6,
 			Sample: []string{"TestParityOfIPC/" + order, "TestParityOfIPC/Native/" + order},
 		}.Prove(t)
 	})
@@ -36,7 +36,7 @@ func TestDrops(t *testing.T) {
 	})
 	t.Run("Basic", func(t *testing.T) {
 		drops.Suite{
-			Tests: "^TestParityOfChannels$/^cuda_basic/^mem$", Skip: isOmitted, Redundant: dropReasons, Calls: 6,
+			Tests: "^TestParityOfChannels$/^cuda_basic/^mem$", Skip: isOmitted, Redundant: basicReasons, Calls: 6,
 			Sample: []string{"TestParityOfChannels/cuda_basic/mem/" + order, "TestParityOfChannels/cuda_basic/mem/Native/" + order},
 		}.Prove(t)
 	})
@@ -82,31 +82,46 @@ var xthReasons = []drops.Reason{
 	},
 }
 
-// dropReasons are the reasons why bytes are right without a call of the other channels.
-var dropReasons = []drops.Reason{
+// ipcReasons are the reasons why bytes are right without a call of cuda_ipc.
+var ipcReasons = []drops.Reason{
 	{
 		Text:     "no byte of the tensor is received",
-		Scenario: `/PeerLoss/|/Abort/|/UnreceivedTensor$|/Discard/`,
+		Scenario: `/Abort/(OneOfMany|RecvWithoutSend|SendWithoutRecv)$|/Discard/BetweenOthers$|/EndRecv/UnreceivedTensor$|/PeerLoss/PeerClosesIdleChannel$`,
+		Site:     `^cudaipc.exchange < cudaipc.\(\*stagedEnd\).pull |cudaipc.\(\*outbox\).exchange |^cudaipc.\(\*ipcEnd\).Describe `,
+	},
+	{
+		Text:     "the memory was overwritten before, and nothing is received",
+		Scenario: `/Abort/RecvWithoutSend$`,
+		Site:     `^cudaipc.\(\*Stream\).Record < cudaipc.\(\*Stream\).Synchronize < channeltest.allocator.want < channeltest.wantPoison `,
 	},
 	{
 		Text:     "an empty tensor is read",
-		Scenario: `/(channel.(CallbacksAreDeferred|EmptyAndNonEmptyTensors)@.*|OneAtATime|EmptyPutsNothingOnTheWire)$`, Call: `record`,
+		Scenario: `/(channel.(CallbacksAreDeferred|EmptyAndNonEmptyTensors)@cuda_ipc|EmptyPutsNothingOnTheWire)$`,
+		Site:     `^cudaipc.\(\*Stream\).Record < cudaipc.\(\*Stream\).Synchronize < channeltest.allocator.want `,
 	},
 	{
 		Text:     "the tensor was written long before it is copied, because others are sent in between",
-		Scenario: `/channel.SendMultipleTensors@|/Transfer/Sizes$|/(Send|Recv)LongBefore(Send|Recv)$`,
+		Scenario: `/(channel.SendMultipleTensors@cuda_ipc|Transfer/Sizes|(Send|Recv)LongBefore(Send|Recv))$`,
+		Site:     `^cudaipc.\(\*ipcEnd\).Describe |^cudaipc.exchange < cudaipc.\(\*(ipc|staged)End\).pull `,
 	},
 	{
 		Text:     "the copy out of the slot has ended, because the test has waited for the tensor",
-		Scenario: `^TestParityOfIPC/(Transfer|Streams/.*)/(OneAtATime|MemoryIs[A-Za-z]*|Sizes|BetweenDevices)$`, Call: `wait`,
+		Scenario: `^TestParityOfIPC/(Transfer|Streams/.*)/(OneAtATime|MemoryIs[A-Za-z]*|Sizes|BetweenDevices)$`,
+		Call:     `wait`, Site: `^cudaipc.\(\*outbox\).exchange `,
 	},
+	{
+		Text:     "the slot is not used again before the test has waited for the tensor",
+		Scenario: `^TestParityOfIPC/Transfer/OneAtATime$`,
+		Call:     `record`, Site: `^cudaipc.exchange < cudaipc.\(\*stagedEnd\).pull `,
+	},
+}
+
+// basicReasons are the reasons why bytes are right without a call of cuda_basic.
+var basicReasons = []drops.Reason{
 	{
 		Text:     "the memory is ready when the channel has moved the earlier tensors",
-		Scenario: `cuda_basic/mem/Streams/.*/(StreamsAreReleasedInAnyOrder|BothWays)$`, Call: `record`,
-	},
-	{
-		Text:     "the memory of the Recv is ready before the source, which is held",
-		Scenario: `cuda_basic.*/SenderWaitsForItsStream$`, Call: `record`,
+		Scenario: `/Streams/.*/(StreamsAreReleasedInAnyOrder|BothWays)$`,
+		Site:     `^cudaipc.\(\*Stream\).Record < cudaipc.\(\*basicEnd\).admit `,
 	},
 }
 
