@@ -92,7 +92,7 @@ func (g *gpu) retire(e *sharedEvent, process int) {
 	g.retired[process] = append(g.retired[process], e)
 }
 
-// keepUnshared keeps events that no other process has been told of.
+// keepUnshared keeps events that no other process knows.
 func (g *gpu) keepUnshared(events []*sharedEvent) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -59,7 +59,7 @@ func (g *gpu) removeWrapped() {
 // CheckFree returns nil if the application may free the device memory at p as far as other processes are
 // concerned. The error matches ErrMapped if cuda_ipc has sent a tensor in this allocation to a process that
 // has not ended or is not known, device.ErrMemory if p is no device memory of this Kind, ErrClosed, or a
-// [driver.CallError] if the driver does not say. See [Kind.Wrap].
+// [driver.CallError]. See [Kind.Wrap].
 func (k *Kind) CheckFree(p driver.Ptr) error {
 	d, err := k.DeviceOf(p)
 	if err != nil {
