@@ -89,6 +89,21 @@ func TestNoSpinReachesTheTransports(t *testing.T) {
 	}
 }
 
+// TestMeasureWithBusyPolling tests that Spec.BusyPolling reaches the transports uv and shm, and that
+// a measurement with it succeeds and has plausible figures.
+func TestMeasureWithBusyPolling(t *testing.T) {
+	s := small(8, true)
+	s.Dialect, s.BusyPolling = pipe.DialectNative, true
+	p, err := Catalog(nil).profile(Spec{BusyPolling: true})
+	require.NoError(t, err)
+	for _, e := range p.Transports {
+		require.Equal(t, map[string]transport.Transport{"uv": uv.New(uv.WithBusyPolling()), "shm": shm.New(shm.WithBusyPolling())}[e.Name], e.Transport)
+	}
+	r, err := Go{Child: child(t)}.Measure(t.Context(), s)
+	require.NoError(t, err)
+	requireSane(t, s, r)
+}
+
 // TestMeasureWithoutSpinning tests that a measurement with Spec.NoSpin succeeds and has plausible
 // figures.
 func TestMeasureWithoutSpinning(t *testing.T) {

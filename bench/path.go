@@ -129,6 +129,9 @@ func (c Catalog) profile(s Spec) (p tensorpipe.Profile, err error) {
 	if s.NoSpin {
 		t.TCP, t.Shm = []uv.Option{uv.WithSpin(0)}, []shm.Option{shm.WithSpin(0)}
 	}
+	if s.BusyPolling {
+		t.TCP, t.Shm = append(t.TCP, uv.WithBusyPolling()), append(t.Shm, shm.WithBusyPolling())
+	}
 	if c == nil {
 		c = defaultCatalog
 	}

@@ -36,6 +36,10 @@ type Spec struct {
 	// Eager is that of pipe.Options. It does not affect Libtensorpipe.
 	Eager bool `json:"eager,omitempty"`
 
+	// BusyPolling is the option of that name of the transports uv and shm. It does not affect
+	// Libtensorpipe.
+	BusyPolling bool `json:"busy_polling,omitempty"`
+
 	// AllowAnyTracer sets that option of channel/cma in both processes.
 	AllowAnyTracer bool `json:"allow_any_tracer,omitempty"`
 

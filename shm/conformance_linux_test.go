@@ -29,6 +29,15 @@ func TestConformanceWithoutSpin(t *testing.T) {
 	transporttest.Run(t, backend("shm_still", WithSpin(0)))
 }
 
+func TestConformanceWithBusyPolling(t *testing.T) {
+	transporttest.Run(t, backend("shm_busy", WithBusyPolling()))
+}
+
+func TestConformanceWithTokensAndBusyPolling(t *testing.T) {
+	short.Skip(t, "the conformance suite once more")
+	transporttest.Run(t, backend("shm_busy_tokens", triggers, WithBusyPolling()))
+}
+
 func backend(name string, opts ...Option) transporttest.Backend {
 	return transporttest.Backend{
 		Name:    name,

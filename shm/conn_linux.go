@@ -2,6 +2,7 @@ package shm
 
 import (
 	"errors"
+	"math"
 	"net"
 	"os"
 	"sync"
@@ -50,7 +51,7 @@ type conn struct {
 	received chan receivedFile // the file of a session's segment
 	prepared preparedSegment
 
-	spin        time.Duration
+	wait        wait.Config   // of a session
 	sendTimeout time.Duration // for which a full socket may block a send
 	switched    bool          // receiveEvents has received the peer's eventSession
 	receiveDone chan struct{} // closed when receiveEvents returns
@@ -72,7 +73,7 @@ func newConn(h *handshake, local, remote string) (*conn, error) {
 		ownInbox: h.ownInbox, peerInbox: h.peerInbox, doorbells: h.doorbells(),
 		inTrigger: h.greeting.inTrigger, outTrigger: h.greeting.outTrigger,
 		writeDoorbell: func(fd uintptr) { writeDoorbell(fd, sendDoorbell) },
-		spin:          h.transport.spin, sendTimeout: h.transport.handshakeTimeout,
+		wait:          h.transport.wait, sendTimeout: h.transport.handshakeTimeout,
 		receiveDone: make(chan struct{}),
 		dialled:     h.dialled, receiver: segment.NewReceiver(),
 		received: make(chan receivedFile, 1),
@@ -88,7 +89,11 @@ func newConn(h *handshake, local, remote string) (*conn, error) {
 		h.peerReactorMemory.close()
 	} else {
 		c.peerReactor = newPeerReactor(h.peerReactorMemory, h.triggers, c.unreachable)
-		c.reactor.startPolling(h.transport.spin, h.transport.pause)
+		spin := h.transport.wait.Spin
+		if h.transport.wait.Busy {
+			spin = math.MaxInt64
+		}
+		c.reactor.startPolling(spin, h.transport.pause)
 	}
 	c.work.Go(c.receiveEvents)
 	return c, nil
@@ -108,7 +113,7 @@ func (c *conn) claimRings(h *handshake) error {
 	if err := c.peerInbox.guard(producer.Begin); err != nil {
 		return protocolError("%w", err)
 	}
-	spin := wait.NewMemoryPoller(h.transport.spin)
+	spin := wait.NewMemoryPoller(h.transport.wait.Spin)
 	c.in = inbox{conn: c, consumer: consumer}
 	c.in.waiter = newWaiter(h.in, spin, readerBlocked, c.in.ready)
 	c.out = outbox{conn: c, producer: producer, guarded: !c.peerInbox.sealed(), reserved: !c.doorbells}

@@ -36,7 +36,7 @@ func (c *conn) Multiplex(cfg transport.SessionConfig) (transport.Session, error)
 		return nil, err // if the peer is gone receiveEvents detects it
 	}
 	at := ringsession.Addresses{Local: s.LocalAddr(), Remote: s.RemoteAddr()}
-	inner, err := ringsession.NewSessionWithSegment(c.prepared.take(), c.socket, c.receiveDone, cfg, c.spin, at)
+	inner, err := ringsession.NewSessionWithSegment(c.prepared.take(), c.socket, c.receiveDone, cfg, c.wait, at)
 	if err != nil {
 		return nil, err
 	}

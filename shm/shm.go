@@ -83,7 +83,7 @@ const largestFrame = math.MaxUint32
 // settings are the properties of a Transport that options set.
 type settings struct {
 	otherUsers       bool
-	spin             time.Duration
+	wait             wait.Config
 	pause            time.Duration // the longest between two polls for triggers
 	handshakeTimeout time.Duration // of a peer that has dialled
 }
@@ -104,7 +104,18 @@ func WithOtherUsers() Option {
 // processor of the call, the call moves its thread to another one with sched_setaffinity; with 0
 // that system call is never made, so that a seccomp filter which forbids it does no harm.
 func WithSpin(d time.Duration) Option {
-	return func(t *Transport) { t.spin = d }
+	return func(t *Transport) { t.wait.Spin = d }
+}
+
+// WithBusyPolling makes calls that wait for a peer poll until it has made progress, also after the
+// time of [WithSpin]: after a rest a message then need not wait until a sleeping processor is awake.
+// It is off by default. For as long as any session with this option, or that of package uv, is open,
+// one goroutine of the process polls for all of them without pause. It takes a whole processor; with
+// C++ peers the goroutine that polls for their triggers takes another one. A process should have
+// processors for these and for its work; with GOMAXPROCS=1 the polling takes what other goroutines
+// leave. Connections with peers of this package that are not sessions block as without the option.
+func WithBusyPolling() Option {
+	return func(t *Transport) { t.wait.Busy = true }
 }
 
 // minPause is the shortest pause that saves processor time.
@@ -122,7 +133,7 @@ func WithPause(d time.Duration) Option {
 // New returns a transport through shared memory with these options. It acquires nothing from the
 // system and cannot fail; Viable reports whether the transport works here.
 func New(opts ...Option) *Transport {
-	t := &Transport{settings: settings{spin: wait.Spin, pause: 32 * time.Millisecond, handshakeTimeout: 10 * time.Second}}
+	t := &Transport{settings: settings{wait: wait.Config{Spin: wait.Spin}, pause: 32 * time.Millisecond, handshakeTimeout: 10 * time.Second}}
 	for _, opt := range opts {
 		opt(t)
 	}

@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/tensorpipe-go/tensorpipe/internal/wait"
 )
 
 // TestAcceptClearsTheDeadline checks that after a cancelled call of accept, which sets the socket's
@@ -14,7 +16,7 @@ import (
 func TestAcceptClearsTheDeadline(t *testing.T) {
 	tcp, err := net.ListenTCP("tcp", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
 	require.NoError(t, err)
-	l := newListener(tcp, 0)
+	l := newListener(tcp, wait.Config{})
 	defer l.Close()
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()

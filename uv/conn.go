@@ -6,10 +6,10 @@ import (
 	"io"
 	"net"
 	"sync/atomic"
-	"time"
 
 	"github.com/tensorpipe-go/tensorpipe/internal/failpoint"
 	"github.com/tensorpipe-go/tensorpipe/internal/frame"
+	"github.com/tensorpipe-go/tensorpipe/internal/wait"
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
 
@@ -21,7 +21,7 @@ const readAhead = 8 << 10
 // transport.Multiplexer.
 type conn struct {
 	tcp                *net.TCPConn
-	spin               time.Duration // of a session that the connection becomes
+	waits              wait.Config // of a session that the connection becomes
 	local, remote      string
 	closed             atomic.Bool // Close was called
 	finished           atomic.Bool // CloseWrite or Close was called
@@ -32,15 +32,15 @@ type conn struct {
 }
 
 // newConn returns a connection that owns tcp. The connection reads frames from bytes, which is tcp
-// itself or a reader that decrypts the bytes of tcp. spin is the time for which the reader of a
-// session polls before it blocks, if Multiplex makes the connection a session. newConn also
+// itself or a reader that decrypts the bytes of tcp. waits says how the reader of a
+// session waits, if Multiplex makes the connection a session. newConn also
 // disables pacing on tcp if both ends are on this machine.
-func newConn(tcp *net.TCPConn, bytes io.Reader, spin time.Duration) *conn {
+func newConn(tcp *net.TCPConn, bytes io.Reader, waits wait.Config) *conn {
 	disablePacing(tcp)
 	src := bufio.NewReaderSize(bytes, readAhead)
 	return &conn{
 		tcp:    tcp,
-		spin:   spin,
+		waits:  waits,
 		local:  tcp.LocalAddr().String(),
 		remote: tcp.RemoteAddr().String(),
 		src:    src,

@@ -12,6 +12,7 @@ import (
 
 	"github.com/tensorpipe-go/tensorpipe/internal/errtext"
 	"github.com/tensorpipe-go/tensorpipe/internal/failpoint"
+	"github.com/tensorpipe-go/tensorpipe/internal/wait"
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
 
@@ -44,9 +45,9 @@ func (t *Transport) Listen(ctx context.Context, addr string) (transport.Listener
 		return nil, &ListenError{Addr: a.String(), Err: err}
 	}
 	if t.tls != nil {
-		return newTLSListener(tcp, t.tls, t.spin), nil
+		return newTLSListener(tcp, t.tls, t.wait), nil
 	}
-	return newListener(tcp, t.spin), nil
+	return newListener(tcp, t.wait), nil
 }
 
 // listen opens a TCP listener on port a.Port of the first numeric address of a.Host that can be
@@ -102,14 +103,14 @@ func (t *Transport) resolve(ctx context.Context, host string) ([]string, error) 
 
 type listener struct {
 	tcp        *net.TCPListener
-	spin       time.Duration // of its connections
+	waits      wait.Config   // of its connections
 	acceptTurn chan struct{} // held by the call of Accept that waits in the kernel
 	done       chan struct{} // closed by Close
 	shut       func()
 }
 
-func newListener(tcp *net.TCPListener, spin time.Duration) *listener {
-	l := &listener{tcp: tcp, spin: spin, acceptTurn: make(chan struct{}, 1), done: make(chan struct{})}
+func newListener(tcp *net.TCPListener, waits wait.Config) *listener {
+	l := &listener{tcp: tcp, waits: waits, acceptTurn: make(chan struct{}, 1), done: make(chan struct{})}
 	l.shut = sync.OnceFunc(func() {
 		close(l.done)
 		tcp.Close()
@@ -136,7 +137,7 @@ func (l *listener) Accept(ctx context.Context) (transport.Conn, error) {
 	tcp, err := l.accept(ctx)
 	switch {
 	case err == nil:
-		return newConn(tcp, tcp, l.spin), nil
+		return newConn(tcp, tcp, l.waits), nil
 	case errors.Is(err, net.ErrClosed):
 		return nil, transport.ErrClosed
 	case ctx.Err() != nil:

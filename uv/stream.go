@@ -36,7 +36,7 @@ func (c *conn) PrepareSession(transport.SessionConfig) error { return nil }
 // ErrHandedOver if the connection is already a stream or a session, or means that cfg is invalid.
 // After an invalid cfg the connection can only be closed.
 func (c *conn) Multiplex(cfg transport.SessionConfig) (transport.Session, error) {
-	reader, err := wait.NewReader(c.tcp, c.spin)
+	reader, err := wait.NewReader(c.tcp, c.waits)
 	if err != nil {
 		return nil, err
 	}

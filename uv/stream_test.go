@@ -26,6 +26,12 @@ func TestConformanceWithoutSpinning(t *testing.T) {
 	transporttest.Run(t, b)
 }
 
+func TestConformanceWithBusyPolling(t *testing.T) {
+	b := backend("uv-busy", "127.0.0.1:0")
+	b.New = func(*testing.T) transport.Transport { return uv.New(uv.WithBusyPolling()) }
+	transporttest.Run(t, b)
+}
+
 func rawStream(t testing.TB, c transport.Conn) transport.Stream {
 	t.Helper()
 	s, err := c.(transport.Multiplexer).Stream()

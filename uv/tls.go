@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/tensorpipe-go/tensorpipe/internal/wait"
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
 
@@ -129,12 +130,12 @@ const (
 
 // dialTLS performs the client's TLS handshake on tcp and returns a connection that owns tcp. If the
 // server uses this package, dialTLS also waits until the server has accepted the client's
-// certificate. spin is the time for which the reader of a session polls before it blocks. The error
+// certificate. waits says how the reader of a session waits. The error
 // is that of ctx if ctx ends during the call, and otherwise a *HandshakeError. After an error tcp
 // is closed.
-func dialTLS(ctx context.Context, tcp *net.TCPConn, config *tls.Config, spin time.Duration) (transport.Conn, error) {
+func dialTLS(ctx context.Context, tcp *net.TCPConn, config *tls.Config, waits wait.Config) (transport.Conn, error) {
 	s := &socket{TCPConn: tcp, src: tcp, dialled: true}
-	c := newTLSConn(s, tls.Client(s, config), spin)
+	c := newTLSConn(s, tls.Client(s, config), waits)
 	c.name = config.ServerName
 	stop := context.AfterFunc(ctx, func() { tcp.Close() })
 	err := c.tls.Handshake()

@@ -47,11 +47,11 @@ type tlsConn struct {
 var _ transport.Identified = (*tlsConn)(nil)
 
 // newTLSConn returns a connection that owns the socket s and secure, which is TLS over s. secure
-// has not performed its handshake; newTLSConn does not start it. spin is the time for which the
-// reader of a session polls before it blocks, if Multiplex makes the connection a session.
-func newTLSConn(s *socket, secure *tls.Conn, spin time.Duration) *tlsConn {
+// has not performed its handshake; newTLSConn does not start it. waits says how the
+// reader of a session waits, if Multiplex makes the connection a session.
+func newTLSConn(s *socket, secure *tls.Conn, waits wait.Config) *tlsConn {
 	c := &tlsConn{
-		conn:   newConn(s.TCPConn, tlsReader{secure, s}, spin),
+		conn:   newConn(s.TCPConn, tlsReader{secure, s}, waits),
 		tls:    secure,
 		socket: s,
 		ending: make(chan struct{}),
@@ -213,7 +213,7 @@ func (c *tlsConn) Stream() (transport.Stream, error) {
 // the connection is already a stream or a session, the reason why the handshake failed, or means
 // that cfg is invalid. After an invalid cfg the connection can only be closed.
 func (c *tlsConn) Multiplex(cfg transport.SessionConfig) (transport.Session, error) {
-	reader, err := wait.NewReader(c.tcp, c.spin)
+	reader, err := wait.NewReader(c.tcp, c.waits)
 	if err != nil {
 		return nil, err
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/tensorpipe-go/tensorpipe/internal/frame"
+	"github.com/tensorpipe-go/tensorpipe/internal/wait"
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
 
@@ -37,9 +38,9 @@ type tlsListener struct {
 	stopping        sync.Once // runs what Close does
 }
 
-func newTLSListener(tcp *net.TCPListener, r *roles, spin time.Duration) *tlsListener {
+func newTLSListener(tcp *net.TCPListener, r *roles, waits wait.Config) *tlsListener {
 	l := &tlsListener{
-		listener: newListener(tcp, spin),
+		listener: newListener(tcp, waits),
 		roles:    r,
 		slots:    make(chan struct{}, backlog),
 		queue:    make(chan *tlsConn, backlog),
@@ -81,7 +82,7 @@ func (l *tlsListener) acceptLoop() {
 // l, so that queueing does not block.
 func (l *tlsListener) handshake(tcp *net.TCPConn) {
 	s := &socket{TCPConn: tcp, src: tcp}
-	c := newTLSConn(s, tls.Server(s, l.roles.server), l.spin)
+	c := newTLSConn(s, tls.Server(s, l.roles.server), l.waits)
 	stop := context.AfterFunc(l.closing, func() { tcp.Close() })
 	tcp.SetDeadline(time.Now().Add(l.roles.handshakeTimeout))
 	if err := c.tls.Handshake(); err != nil {

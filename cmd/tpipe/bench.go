@@ -24,7 +24,7 @@ type benchmark struct {
 	sizes                sizeList
 	depth, count, pairs  int
 	named                namedFlag
-	spin, eager          bool
+	spin, busy, eager    bool
 	peer                 string
 	peerTransport        string
 	peerChannel          string
@@ -110,6 +110,7 @@ func (b *benchmark) flags(fs *flag.FlagSet) {
 	fs.IntVar(&b.count, "count", 0, "`number` of messages and of round trips (default: by size, for steady figures)")
 	fs.Var(&b.named, "named", "name the target device of tensors; -named=both measures with and without")
 	fs.BoolVar(&b.spin, "spin", true, "spin for a while before blocking for a message")
+	fs.BoolVar(&b.busy, "busy-polling", false, "never block for a message: each process keeps a processor busy")
 	fs.BoolVar(&b.eager, "eager", false, "send parts of 64 KiB to 4 MiB between hosts before the peer asks for them")
 	tracerFlag(fs, &b.anyTracer)
 	fs.StringVar(&b.peer, "peer", "", "`library` to compare with: libtensorpipe")

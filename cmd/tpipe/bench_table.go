@@ -144,6 +144,9 @@ func benchFacts(spec bench.Spec) []string {
 	if spec.NoSpin {
 		facts = append(facts, "no spinning")
 	}
+	if spec.BusyPolling {
+		facts = append(facts, "busy polling")
+	}
 	if spec.Eager {
 		facts = append(facts, "eager")
 	}

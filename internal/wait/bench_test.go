@@ -98,7 +98,7 @@ func reader(c net.Conn, spin time.Duration) (io.Reader, error) {
 	if spin == plain {
 		return c, nil
 	}
-	return wait.NewReader(c.(*net.TCPConn), spin)
+	return wait.NewReader(c.(*net.TCPConn), wait.Config{Spin: spin})
 }
 
 // asker is the other end of an echo.

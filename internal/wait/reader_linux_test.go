@@ -16,6 +16,6 @@ type notASocket struct{ *net.TCPConn }
 func (notASocket) SyscallConn() (syscall.RawConn, error) { return nil, syscall.EINVAL }
 
 func TestNotASocket(t *testing.T) {
-	_, err := wait.NewReader(notASocket{}, wait.Spin)
+	_, err := wait.NewReader(notASocket{}, wait.Config{Spin: wait.Spin})
 	require.ErrorIs(t, err, syscall.EINVAL)
 }

@@ -15,9 +15,9 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/internal/wait"
 )
 
-// pair returns a Reader that spins for at most spin, and the two ends of its TCP connection, of
+// pair returns a Reader that waits as c says, and the two ends of its TCP connection, of
 // which it reads the first. They are closed when the test ends.
-func pair(t testing.TB, spin time.Duration) (*wait.Reader, *net.TCPConn, *net.TCPConn) {
+func pair(t testing.TB, c wait.Config) (*wait.Reader, *net.TCPConn, *net.TCPConn) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -28,19 +28,22 @@ func pair(t testing.TB, spin time.Duration) (*wait.Reader, *net.TCPConn, *net.TC
 	far, err := l.Accept()
 	require.NoError(t, err)
 	t.Cleanup(func() { far.Close() })
-	r, err := wait.NewReader(near.(*net.TCPConn), spin)
+	r, err := wait.NewReader(near.(*net.TCPConn), c)
 	require.NoError(t, err)
 	return r, near.(*net.TCPConn), far.(*net.TCPConn)
 }
 
-// spins are the settings with which a Reader must behave in the same way. With the longest one a
+// configs are the settings with which a Reader must behave in the same way. With the longest spin a
 // call is in its spin whatever happens to it.
-var spins = map[string]time.Duration{"off": 0, "usual": wait.Spin, "long": 50 * time.Millisecond}
+var configs = map[string]wait.Config{
+	"off": {}, "usual": {Spin: wait.Spin}, "long": {Spin: 50 * time.Millisecond},
+	"busy": {Spin: wait.Spin, Busy: true}, "only busy": {Busy: true},
+}
 
-func withEachSpin(t *testing.T, test func(t *testing.T, r *wait.Reader, near, far *net.TCPConn)) {
-	for name, spin := range spins {
+func withEachConfig(t *testing.T, test func(t *testing.T, r *wait.Reader, near, far *net.TCPConn)) {
+	for name, c := range configs {
 		t.Run(name, func(t *testing.T) {
-			r, near, far := pair(t, spin)
+			r, near, far := pair(t, c)
 
 			for range 20 {
 				echo(t, r, far)
@@ -68,7 +71,7 @@ func begin(r io.Reader) <-chan error {
 }
 
 func TestReadsEverything(t *testing.T) {
-	withEachSpin(t, func(t *testing.T, r *wait.Reader, _, far *net.TCPConn) {
+	withEachConfig(t, func(t *testing.T, r *wait.Reader, _, far *net.TCPConn) {
 		written := testwait.Start(func() error {
 			for i := range 100_000 {
 				if _, err := far.Write([]byte{byte(i)}); err != nil {
@@ -92,14 +95,14 @@ func TestReadsEverything(t *testing.T) {
 }
 
 func TestEmptyReadDoesNotWait(t *testing.T) {
-	r, _, _ := pair(t, wait.Spin)
+	r, _, _ := pair(t, wait.Config{Spin: wait.Spin})
 	n, err := r.Read(nil)
 	require.NoError(t, err)
 	require.Zero(t, n)
 }
 
 func TestCloseWakesTheReader(t *testing.T) {
-	withEachSpin(t, func(t *testing.T, r *wait.Reader, near, _ *net.TCPConn) {
+	withEachConfig(t, func(t *testing.T, r *wait.Reader, near, _ *net.TCPConn) {
 		read := begin(r)
 		require.NoError(t, near.Close())
 		require.ErrorIs(t, testwait.Finish(t, read), net.ErrClosed)
@@ -107,7 +110,7 @@ func TestCloseWakesTheReader(t *testing.T) {
 }
 
 func TestDeadlines(t *testing.T) {
-	withEachSpin(t, func(t *testing.T, r *wait.Reader, near, far *net.TCPConn) {
+	withEachConfig(t, func(t *testing.T, r *wait.Reader, near, far *net.TCPConn) {
 		for range 3 {
 			read := begin(r)
 			require.NoError(t, near.SetReadDeadline(time.Unix(1, 0)))
@@ -126,7 +129,7 @@ func TestErrorsOfTheSocket(t *testing.T) {
 		"closed":   (*net.TCPConn).Close,
 	} {
 		t.Run(name, func(t *testing.T) {
-			r, near, _ := pair(t, wait.Spin)
+			r, near, _ := pair(t, wait.Config{Spin: wait.Spin})
 			require.NoError(t, spoil(near))
 			_, want := near.Read(make([]byte, 1))
 			_, err := r.Read(make([]byte, 1))
@@ -136,7 +139,7 @@ func TestErrorsOfTheSocket(t *testing.T) {
 }
 
 func TestReset(t *testing.T) {
-	r, near, far := pair(t, wait.Spin)
+	r, near, far := pair(t, wait.Config{Spin: wait.Spin})
 	require.NoError(t, far.SetLinger(0))
 	require.NoError(t, far.Close())
 	_, err := r.Read(make([]byte, 1))
@@ -145,7 +148,7 @@ func TestReset(t *testing.T) {
 }
 
 func TestNothingIsAllocated(t *testing.T) {
-	withEachSpin(t, func(t *testing.T, r *wait.Reader, _, far *net.TCPConn) {
+	withEachConfig(t, func(t *testing.T, r *wait.Reader, _, far *net.TCPConn) {
 		p := []byte("12345678")
 		require.Zero(t, testing.AllocsPerRun(200, func() {
 			if _, err := far.Write(p); err != nil {

@@ -18,7 +18,7 @@ func socketPair(t *testing.T, a *arbiter) (*Reader, net.Conn) {
 	require.NoError(t, err)
 	near, err := l.Accept()
 	require.NoError(t, err)
-	r, err := NewReader(near.(*net.TCPConn), time.Minute)
+	r, err := NewReader(near.(*net.TCPConn), Config{Spin: time.Minute})
 	require.NoError(t, err)
 	r.spinner.registration = &registration{arbiter: a}
 	t.Cleanup(func() {

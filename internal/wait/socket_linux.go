@@ -21,6 +21,12 @@ type Reader struct {
 	attempt func(fd uintptr) bool // attemptRead
 	ready   func() bool           // read
 
+	// Of a Reader with busy polling; otherwise nil.
+	busy   *BusyWaiter
+	once   func(fd uintptr) bool // attemptOnce
+	woken  chan struct{}
+	failed error // of the socket
+
 	other  [1]unix.PollFd
 	fd     int
 	dst    []byte
@@ -29,10 +35,9 @@ type Reader struct {
 	err    error // of the system call
 }
 
-// NewReader returns a Reader of s, which the caller keeps. The Reader spins for at most the time
-// spin before it blocks, and never if spin is 0 or less. NewReader returns an error if s has no
-// descriptor, for example because it is closed.
-func NewReader(s Socket, spin time.Duration) (*Reader, error) {
+// NewReader returns a Reader of s, which the caller keeps. The Reader spins as c says. NewReader
+// returns an error if s has no descriptor, for example because it is closed.
+func NewReader(s Socket, c Config) (*Reader, error) {
 	raw, err := s.SyscallConn()
 	if err != nil {
 		return nil, err
@@ -42,13 +47,17 @@ func NewReader(s Socket, spin time.Duration) (*Reader, error) {
 		socket: s,
 		raw:    raw,
 		spinner: spinner{
-			bound:        spin,
+			bound:        c.Spin,
 			registration: &registration{arbiter: &process},
 			now:          func() time.Duration { return time.Since(epoch) },
 			yield:        yieldAll,
 		},
 	}
 	r.attempt, r.ready = r.attemptRead, r.read
+	if c.Busy {
+		r.woken = make(chan struct{}, 1)
+		r.once, r.busy = r.attemptOnce, NewBusyWaiter(r.tryRead, func() { r.woken <- struct{}{} })
+	}
 	r.spinner.stop = r.otherHasInput
 	return r, nil
 }
@@ -63,6 +72,11 @@ func (r *Reader) Read(p []byte) (int, error) {
 	}
 	r.dst, r.asleep = p, false
 	err := r.raw.Read(r.attempt)
+	if err == nil && r.asleep && r.busy != nil {
+		r.busy.Begin()
+		<-r.woken
+		err = r.failed
+	}
 	r.dst = nil
 	switch {
 	case err != nil:
@@ -87,7 +101,26 @@ func (r *Reader) attemptRead(fd uintptr) bool {
 		return true
 	}
 	r.asleep = true
-	return false
+	return r.busy != nil
+}
+
+// tryRead reads from the socket without blocking and reports whether there is a result: bytes, the end of the
+// stream, a deadline that has passed, or an error, also that the socket was closed. It is called for a Reader that
+// waits with busy polling.
+func (r *Reader) tryRead() bool {
+	r.failed = r.raw.Read(r.once)
+	return r.failed != nil || !r.asleep
+}
+
+// attemptOnce is the callback by which tryRead reads the socket fd. It clears r.asleep if there was input. It
+// always returns true, so that the runtime does not block.
+func (r *Reader) attemptOnce(fd uintptr) bool {
+	r.fd = int(fd)
+	if r.read() {
+		r.asleep = false
+		r.spinner.registration.arrived()
+	}
+	return true
 }
 
 // otherHasInput reports whether the socket of the other reader with arrivals has input, or cannot be asked. It is

@@ -2,14 +2,12 @@
 
 package wait
 
-import "time"
-
 // Reader reads from a socket. On this system it never spins.
 type Reader struct{ socket Socket }
 
 // NewReader returns a Reader of s, which the caller keeps. The Reader never spins on this system.
 // The error is nil.
-func NewReader(s Socket, _ time.Duration) (*Reader, error) { return &Reader{s}, nil }
+func NewReader(s Socket, _ Config) (*Reader, error) { return &Reader{s}, nil }
 
 // Read calls the Read of the socket with p and returns its results.
 func (r *Reader) Read(p []byte) (int, error) { return r.socket.Read(p) }

@@ -42,6 +42,7 @@ func (s *spinner) pollDue(ready func() bool) bool {
 // s.stop end the spin early, see exclusive. If it does not end early, spin records in s.backoff whether it has
 // found input.
 func (s *spinner) spin(ready func() bool, due bool) bool {
+	busy.spinning()
 	if s.placement != nil && s.pollBeforeYield(ready) {
 		return true
 	}
@@ -60,6 +61,7 @@ func (s *spinner) spin(ready func() bool, due bool) bool {
 		if yields == 1 && s.placement != nil {
 			s.placement.yielded(took)
 		}
+		busy.pollOnce()
 		if !due && s.stop != nil && s.stop() {
 			return false
 		}

@@ -47,6 +47,12 @@
 //     may be spun on: the spin on one asks the kernel about the other too, and ends if that has input.
 //
 // A socket without traffic costs nothing.
+//
+// # Busy polling
+//
+// A goroutine that must not sleep, because waking takes too long, waits as a [BusyWaiter] where it
+// would block: one goroutine of the process polls for all of these, for as long as any of them
+// waits.
 package wait
 
 import (
@@ -60,6 +66,12 @@ import (
 // blocked: every spin would find nothing, and so spins would become rare. On a virtual machine a
 // wake-up takes 50 to 150 µs.
 const Spin = 200 * time.Microsecond
+
+// Config says how a goroutine waits.
+type Config struct {
+	Spin time.Duration // the longest time that it spins; 0 or less: it does not
+	Busy bool          // after that it waits with busy polling, see BusyWaiter
+}
 
 // Socket is a connection of package net that has a descriptor, such as a [*net.TCPConn] or a
 // [*net.UnixConn].

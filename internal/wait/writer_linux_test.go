@@ -14,7 +14,7 @@ import (
 // TryWrite returns how many bytes the socket has accepted. If the caller writes the remainder, no
 // bytes are lost.
 func TestTryWrite(t *testing.T) {
-	_, near, far := pair(t, 0)
+	_, near, far := pair(t, wait.Config{})
 	w, err := wait.NewWriter(near)
 	require.NoError(t, err)
 	data := bytes.Repeat([]byte("tensor"), 4<<20)
@@ -32,7 +32,7 @@ func TestTryWrite(t *testing.T) {
 }
 
 func TestTryWriteFails(t *testing.T) {
-	_, near, _ := pair(t, 0)
+	_, near, _ := pair(t, wait.Config{})
 	w, err := wait.NewWriter(near)
 	require.NoError(t, err)
 	require.NoError(t, near.CloseWrite())
@@ -47,7 +47,7 @@ func TestTryWriteFails(t *testing.T) {
 }
 
 func TestTryWriteAllocatesNothing(t *testing.T) {
-	_, near, far := pair(t, 0)
+	_, near, far := pair(t, wait.Config{})
 	w, err := wait.NewWriter(near)
 	require.NoError(t, err)
 	p, got := []byte("small"), make([]byte, 5)

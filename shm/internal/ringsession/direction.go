@@ -16,7 +16,8 @@ type direction struct {
 	wakeup   chan struct{} // holds a token if the state may have changed
 	deadline deadline.Deadline
 	poller   *wait.MemoryPoller
-	changed  func() bool // reports whether a blocked call can go on; the caller holds mu
+	changed  func() bool      // reports whether a blocked call can go on; the caller holds mu
+	busy     *wait.BusyWaiter // the blocked call; nil without busy polling
 }
 
 func (d *direction) init(poller *wait.MemoryPoller, changed func() bool) {
@@ -24,6 +25,9 @@ func (d *direction) init(poller *wait.MemoryPoller, changed func() bool) {
 	d.deadline.Wake = d.wake
 	d.poller, d.changed = poller, changed
 }
+
+// waitBusy makes blocked calls of d wait with busy polling. It is called before there are any.
+func (d *direction) waitBusy() { d.busy = wait.NewBusyWaiter(d.changed, d.wake) }
 
 // wake wakes the call that is blocked in wait or block or, if there is none, keeps the next one
 // from blocking. The caller need not hold mu.
@@ -45,8 +49,14 @@ func (d *direction) wait(blocked *atomic.Uint32) {
 
 // block blocks until wake is called, without polling first. It sets blocked, the flag in the ring
 // that requests a doorbell, then calls d.changed once more, and returns at once if that reports
-// true. It clears blocked when it returns. The caller holds mu, and block keeps it.
+// true. It clears blocked when it returns. With busy polling it needs no doorbell. The caller holds mu, and block keeps it.
 func (d *direction) block(blocked *atomic.Uint32) {
+	if d.busy != nil {
+		d.busy.Begin()
+		<-d.wakeup
+		d.busy.End()
+		return
+	}
 	failpoint.Here()
 	blocked.Store(1)
 	failpoint.Here()

@@ -36,7 +36,7 @@ func startPeer(b testing.TB, order string) (transport.Stream, *exec.Cmd) {
 	require.NoError(b, cmd.Start())
 	require.NoError(b, f.Close())
 	require.NoError(b, far.Close())
-	session, err := ringsession.NewSession(near, ready(), transport.SessionConfig{MaxStreams: 1, Client: true}, wait.Spin, addresses())
+	session, err := ringsession.NewSession(near, ready(), transport.SessionConfig{MaxStreams: 1, Client: true}, wait.Config{Spin: wait.Spin}, addresses())
 	require.NoError(b, err)
 	b.Cleanup(func() {
 		session.Close()
@@ -57,7 +57,7 @@ func peer(order string) {
 	if err != nil {
 		panic(err)
 	}
-	session, err := ringsession.NewSession(c.(*net.UnixConn), ready(), transport.SessionConfig{MaxStreams: 1}, wait.Spin, addresses())
+	session, err := ringsession.NewSession(c.(*net.UnixConn), ready(), transport.SessionConfig{MaxStreams: 1}, wait.Config{Spin: wait.Spin}, addresses())
 	if err != nil {
 		panic(err)
 	}

@@ -57,7 +57,9 @@ func (s *stream) Wait() {
 		if polled && s.readable() || !polled && s.requestDoorbell(true) {
 			break
 		}
+		s.inWait.Begin()
 		<-s.read.wakeup
+		s.inWait.End()
 	}
 	s.requestDoorbell(false)
 }
@@ -110,8 +112,8 @@ func (s *stream) Arm() {
 
 // requestDoorbell sets the flag in the ring that makes the peer send a doorbell when the stream
 // becomes readable, or clears the flag if on is false. It returns true if a read need not wait,
-// because tryRead has bytes or an error to return. After Close it only returns true. It acquires
-// read.mu.
+// because tryRead has bytes or an error to return. After Close it only returns true. With busy polling
+// it only clears the flag. It acquires read.mu.
 func (s *stream) requestDoorbell(on bool) bool {
 	s.read.mu.Lock()
 	defer s.read.mu.Unlock()
@@ -119,7 +121,7 @@ func (s *stream) requestDoorbell(on bool) bool {
 	if in == nil {
 		return true
 	}
-	if on {
+	if on && s.inWait == nil {
 		failpoint.Here()
 		in.header.readerBlocked.Store(1)
 		failpoint.Here()
@@ -135,4 +137,14 @@ func (s *stream) readable() bool {
 	s.read.mu.Lock()
 	defer s.read.mu.Unlock()
 	return s.readChanged()
+}
+
+// readableUnlessPolled reports whether the caller of Wait can go on: TryRead has bytes or an error to return,
+// and no other goroutine polls or reads. It does not block.
+func (s *stream) readableUnlessPolled() bool {
+	if s.polling.Load() || !s.read.mu.TryLock() {
+		return false
+	}
+	defer s.read.mu.Unlock()
+	return s.rings.in == nil || s.readChanged()
 }

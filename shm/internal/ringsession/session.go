@@ -37,7 +37,6 @@ import (
 	"os"
 	"slices"
 	"sync"
-	"time"
 
 	"github.com/tensorpipe-go/tensorpipe/internal/failpoint"
 	"github.com/tensorpipe-go/tensorpipe/internal/segment"
@@ -62,6 +61,7 @@ type Session struct {
 	peer           peerSocket
 	addresses      Addresses
 	poller         *wait.MemoryPoller
+	busy           bool // calls wait with busy polling
 	maxPeerStreams int
 	budget         transport.Budget
 	accepted       chan *stream // opened by the peer, for Accept
@@ -85,17 +85,17 @@ var _ transport.Session = (*Session)(nil)
 // NewSession returns a session through the connected Unix socket sock. The session owns sock; after
 // an error the caller keeps it. The peer calls NewSession too. The session may write to sock at
 // once. It reads from sock after ready is closed, when the peer's first doorbell must be the next
-// thing to read; Close blocks until then. cfg bounds the streams and the memory. spin bounds how
-// long a call polls before it blocks. The streams return the addresses a. The error is that of
+// thing to read; Close blocks until then. cfg bounds the streams and the memory. waits says how
+// calls wait. The streams return the addresses a. The error is that of
 // accessing the socket.
 //
 // A ring holds at most 656 KiB for the first stream of an end and for bulk streams, and 84 KiB for
 // others. After much traffic the former hold 2 MiB more, which the writing end acquires from
 // cfg.Budget, if that is not nil, and releases when the ring shrinks or the stream is closed.
 func NewSession(
-	sock *net.UnixConn, ready <-chan struct{}, cfg transport.SessionConfig, spin time.Duration, a Addresses,
+	sock *net.UnixConn, ready <-chan struct{}, cfg transport.SessionConfig, waits wait.Config, a Addresses,
 ) (*Session, error) {
-	return NewSessionWithSegment(nil, sock, ready, cfg, spin, a)
+	return NewSessionWithSegment(nil, sock, ready, cfg, waits, a)
 }
 
 // NewSessionWithSegment returns a session as [NewSession] does. Both ends use seg, a segment
@@ -104,11 +104,12 @@ func NewSession(
 // can also mean that seg does not have the size for cfg.MaxStreams.
 func NewSessionWithSegment(
 	seg *segment.Segment, sock *net.UnixConn, ready <-chan struct{},
-	cfg transport.SessionConfig, spin time.Duration, a Addresses,
+	cfg transport.SessionConfig, waits wait.Config, a Addresses,
 ) (*Session, error) {
 	s := &Session{
 		addresses:      a,
-		poller:         wait.NewMemoryPoller(spin),
+		poller:         wait.NewMemoryPoller(waits.Spin),
+		busy:           waits.Busy,
 		maxPeerStreams: min(cfg.MaxStreams, maxSlots/2),
 		budget:         cfg.Budget,
 		streams:        make(map[*stream]*slot),
@@ -162,7 +163,7 @@ func (s *Session) open(kind ringKind) (transport.Stream, error) {
 		return nil, err
 	}
 	if k < 0 {
-		st := newStream(&s.peer, 0, ringPair{}, s.addresses, s.poller)
+		st := newStream(&s.peer, 0, ringPair{}, s.addresses, s.poller, s.busy)
 		st.close(errReset, func() {})
 		return st, nil
 	}
@@ -218,7 +219,7 @@ func (s *Session) resetByPeer() (all []*stream) {
 // id is the stream's number in doorbells. The session removes the stream when it is closed. The
 // caller marks p as used and holds mu.
 func (s *Session) addStream(id doorbell, p *slot, rings ringPair) *stream {
-	st := newStream(&s.peer, id, rings, s.addresses, s.poller)
+	st := newStream(&s.peer, id, rings, s.addresses, s.poller, s.busy)
 	st.onClose = s.removeStream
 	rings.out.growth.onGrow = func() { s.shrinker.schedule(s.shrinkIdle) }
 	rings.out.growth.budget = s.budget

@@ -58,11 +58,11 @@ func sessions(t testing.TB, streams int) (client, server *ringsession.Session) {
 func sessionsOf(t testing.TB, clients, servers transport.SessionConfig) (client, server *ringsession.Session) {
 	t.Helper()
 	a, b := sockets(t)
-	server, err := ringsession.NewSession(b, ready(), servers, wait.Spin, addresses())
+	server, err := ringsession.NewSession(b, ready(), servers, wait.Config{Spin: wait.Spin}, addresses())
 	require.NoError(t, err)
 	t.Cleanup(func() { server.Close() })
 	clients.Client = true
-	client, err = ringsession.NewSession(a, ready(), clients, wait.Spin, addresses())
+	client, err = ringsession.NewSession(a, ready(), clients, wait.Config{Spin: wait.Spin}, addresses())
 	require.NoError(t, err)
 	t.Cleanup(func() { client.Close() })
 	return client, server

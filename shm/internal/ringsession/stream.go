@@ -38,6 +38,8 @@ type stream struct {
 	woken       atomic.Bool // Wait must return
 
 	isReadable func() bool // the method readable
+
+	inWait *wait.BusyWaiter // the caller of Wait; nil without busy polling
 }
 
 // ringPair holds the ring that a stream reads from (in) and the ring that it writes to (out).
@@ -48,11 +50,16 @@ type ringPair struct {
 
 var _ transport.Gatherer = (*stream)(nil)
 
-func newStream(peer *peerSocket, id doorbell, rings ringPair, a Addresses, poller *wait.MemoryPoller) *stream {
+func newStream(peer *peerSocket, id doorbell, rings ringPair, a Addresses, poller *wait.MemoryPoller, busy bool) *stream {
 	s := &stream{peer: peer, id: id, rings: rings, addresses: a}
 	s.read.init(poller.Clone().StopWhen(s.interrupted.Load), s.readChanged)
 	s.write.init(poller.Clone().SpinLonger(), s.writeChanged) // a full ring waits for a reader that may be blocked
 	s.isReadable = s.readable
+	if busy {
+		s.read.waitBusy()
+		s.write.waitBusy()
+		s.inWait = wait.NewBusyWaiter(s.readableUnlessPolled, s.read.wake)
+	}
 	return s
 }
 

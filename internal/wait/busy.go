@@ -1,0 +1,195 @@
+package wait
+
+import (
+	"runtime"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// BusyWaiter is a goroutine that waits with busy polling: from Begin on, one goroutine of the
+// process, which polls for all BusyWaiters in turn, calls ready until ready returns true, and then
+// calls wake, once. It never blocks while there are BusyWaiters, so it takes one processor.
+//
+// One goroutine at a time uses a BusyWaiter. The methods may be called on a nil *BusyWaiter, which
+// is never polled for.
+type BusyWaiter struct {
+	ready  func() bool
+	wake   func()
+	waits  atomic.Bool // in busy.waiters
+	poller *busyPoller
+}
+
+// NewBusyWaiter returns a BusyWaiter. Neither function may block, or call methods of a BusyWaiter.
+// wake makes the caller of Begin check whether it can go on.
+func NewBusyWaiter(ready func() bool, wake func()) *BusyWaiter {
+	return &BusyWaiter{ready: ready, wake: wake, poller: &busy}
+}
+
+// Begin starts the polling. The caller then blocks until it is woken, and calls End.
+func (w *BusyWaiter) Begin() {
+	if w != nil {
+		w.poller.add(w)
+	}
+}
+
+// End ends the polling. When it returns, neither function of w is being called, nor will be.
+func (w *BusyWaiter) End() {
+	if w != nil && w.waits.Load() {
+		w.poller.remove(w)
+	}
+}
+
+// busy polls for all BusyWaiters of this process. Like the spin arbiter it has nothing that two
+// users of the package could want to configure differently.
+var busy busyPoller
+
+// busyPoller polls for BusyWaiters. Its goroutine exists while there are any.
+//
+// Goroutines that spin also poll for the BusyWaiters. Its own goroutine then rests: two threads that
+// poll would take the processor of the peer.
+type busyPoller struct {
+	some    atomic.Bool  // there are waiters
+	spun    atomic.Bool  // a goroutine has begun to spin since the poller last looked
+	callers atomic.Int32 // of add and remove, to which the goroutine leaves mu
+
+	mu      sync.Mutex
+	waiters []*BusyWaiter
+	running bool
+}
+
+func (p *busyPoller) add(w *BusyWaiter) {
+	p.callers.Add(1)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.callers.Add(-1)
+	p.waiters = append(p.waiters, w)
+	w.waits.Store(true)
+	p.some.Store(true)
+	if !p.running {
+		p.running = true
+		go p.run()
+	}
+}
+
+func (p *busyPoller) remove(w *BusyWaiter) {
+	p.callers.Add(1)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.callers.Add(-1)
+	if i := slices.Index(p.waiters, w); i >= 0 {
+		p.drop(i)
+	}
+}
+
+// drop removes waiter number i, in whose place comes the last one. The caller holds mu.
+func (p *busyPoller) drop(i int) {
+	last := len(p.waiters) - 1
+	p.waiters[i].waits.Store(false)
+	p.waiters[i], p.waiters[last] = p.waiters[last], nil
+	p.waiters = p.waiters[:last]
+	p.some.Store(last > 0)
+}
+
+// sweep polls once for each waiter, wakes those that are ready, and reports whether there were any.
+// The caller holds mu.
+func (p *busyPoller) sweep() (found bool) {
+	for i := 0; i < len(p.waiters); {
+		w := p.waiters[i]
+		if !w.ready() {
+			i++
+			continue
+		}
+		p.drop(i)
+		w.wake()
+		found = true
+	}
+	return found
+}
+
+// pollOnce is called by a goroutine that spins, between its own polls. It polls once for each
+// waiter, if there are any and no other goroutine does.
+func (p *busyPoller) pollOnce() {
+	if p.some.Load() && p.mu.TryLock() {
+		p.sweep()
+		p.mu.Unlock()
+	}
+}
+
+// spinning records that a goroutine begins to spin.
+func (p *busyPoller) spinning() {
+	if !p.spun.Load() {
+		p.spun.Store(true)
+	}
+}
+
+// run is the goroutine that polls until there are no waiters.
+func (p *busyPoller) run() {
+	var y busyYielder
+	defer y.close()
+	for {
+		p.mu.Lock()
+		if len(p.waiters) == 0 {
+			p.running = false
+			p.mu.Unlock()
+			return
+		}
+		found := p.sweep()
+		p.mu.Unlock()
+		switch {
+		case found:
+			runtime.Gosched() // the woken goroutine runs here
+		case p.spun.Swap(false) && runtime.GOMAXPROCS(0) > 1:
+			rest()
+		default:
+			y.yield()
+		}
+		for p.callers.Load() > 0 {
+			runtime.Gosched()
+		}
+	}
+}
+
+const (
+	// goschedEvery is the time between two calls of runtime.Gosched if the process has more
+	// processors than one. Each wakes a thread, which takes time from the peer.
+	goschedEvery = time.Millisecond
+
+	// visitEvery is the time between two visits to the network poller of the runtime if the process
+	// has one processor.
+	visitEvery = 100 * time.Microsecond
+
+	// restFor is the duration of a rest.
+	restFor = Spin
+)
+
+// busyYielder yields between two polls of a busyPoller.
+type busyYielder struct {
+	last    time.Time // when goroutines, or the network poller, had their turn
+	visitor visitor
+}
+
+// yield yields to other threads and, now and then, to goroutines. In a process with one processor
+// it always yields to both. There the runtime asks the kernel for input of sockets only if no
+// goroutine can run, which is never the case while this one polls, or every 10 ms; so yield makes
+// it ask.
+func (y *busyYielder) yield() {
+	single := runtime.GOMAXPROCS(0) == 1
+	if single {
+		runtime.Gosched()
+	}
+	yieldThread()
+	now := time.Now()
+	switch elapsed := now.Sub(y.last); {
+	case single && elapsed >= visitEvery:
+		y.visitor.visit()
+	case !single && elapsed >= goschedEvery:
+		runtime.Gosched()
+	default:
+		return
+	}
+	y.last = now
+}
+
+func (y *busyYielder) close() { y.visitor.close() }
