@@ -24,7 +24,7 @@ type BusyWaiter struct {
 // NewBusyWaiter returns a BusyWaiter. Neither function may block, or call methods of a BusyWaiter.
 // wake makes the caller of Begin check whether it can go on.
 func NewBusyWaiter(ready func() bool, wake func()) *BusyWaiter {
-	return &BusyWaiter{ready: ready, wake: wake, poller: &busy}
+	return &BusyWaiter{ready: ready, wake: wake, poller: busy}
 }
 
 // Begin starts the polling. The caller then blocks until it is woken, and calls End.
@@ -43,7 +43,7 @@ func (w *BusyWaiter) End() {
 
 // busy polls for all BusyWaiters of this process. Like the spin arbiter it has nothing that two
 // users of the package could want to configure differently.
-var busy busyPoller
+var busy = newBusyPoller()
 
 // busyPoller polls for BusyWaiters. Its goroutine exists while there are any.
 //
@@ -51,12 +51,22 @@ var busy busyPoller
 // poll would take the processor of the peer.
 type busyPoller struct {
 	some    atomic.Bool  // there are waiters
-	spun    atomic.Bool  // a goroutine has begun to spin since the poller last looked
+	spun    atomic.Bool  // since the poller last looked a goroutine has begun to spin, and none has given up
 	callers atomic.Int32 // of add and remove, to which the goroutine leaves mu
+	start   func()       // run; a value, so that the start of the goroutine allocates nothing
 
 	mu      sync.Mutex
 	waiters []*BusyWaiter
+	next    int // the waiter to poll for next
 	running bool
+
+	yielder busyYielder // only run uses it
+}
+
+func newBusyPoller() *busyPoller {
+	p := &busyPoller{}
+	p.start = p.run
+	return p
 }
 
 func (p *busyPoller) add(w *BusyWaiter) {
@@ -69,7 +79,7 @@ func (p *busyPoller) add(w *BusyWaiter) {
 	p.some.Store(true)
 	if !p.running {
 		p.running = true
-		go p.run()
+		go p.start()
 	}
 }
 
@@ -92,29 +102,33 @@ func (p *busyPoller) drop(i int) {
 	p.some.Store(last > 0)
 }
 
-// sweep polls once for each waiter, wakes those that are ready, and reports whether there were any.
-// The caller holds mu.
-func (p *busyPoller) sweep() (found bool) {
-	for i := 0; i < len(p.waiters); {
-		w := p.waiters[i]
+// poll polls for the next waiters, at most limit, once for each, wakes those that are ready, and
+// reports whether there were any. The caller holds mu.
+func (p *busyPoller) poll(limit int) (found bool) {
+	for range min(limit, len(p.waiters)) {
+		if p.next >= len(p.waiters) {
+			p.next = 0
+		}
+		w := p.waiters[p.next]
 		if !w.ready() {
-			i++
+			p.next++
 			continue
 		}
-		p.drop(i)
-		w.wake()
+		w.wake() // before End can return
+		p.drop(p.next)
 		found = true
 	}
 	return found
 }
 
-// pollOnce is called by a goroutine that spins, between its own polls. It polls once for each
-// waiter, if there are any and no other goroutine does.
-func (p *busyPoller) pollOnce() {
+// pollOne is called by a goroutine that spins, between its own polls. It polls once for one waiter,
+// if there are any and no other goroutine polls, and reports whether it has woken that.
+func (p *busyPoller) pollOne() (found bool) {
 	if p.some.Load() && p.mu.TryLock() {
-		p.sweep()
+		found = p.poll(1)
 		p.mu.Unlock()
 	}
+	return found
 }
 
 // spinning records that a goroutine begins to spin.
@@ -124,26 +138,37 @@ func (p *busyPoller) spinning() {
 	}
 }
 
+// gaveUp records that a goroutine has spun without success, and will block.
+func (p *busyPoller) gaveUp() {
+	if p.spun.Load() {
+		p.spun.Store(false)
+	}
+}
+
+// pollBatch is the number of waiters for which the goroutine polls before callers of add and remove,
+// and other threads, have their turn. A poll of a socket takes 0.4 µs.
+const pollBatch = 16
+
 // run is the goroutine that polls until there are no waiters.
 func (p *busyPoller) run() {
-	var y busyYielder
-	defer y.close()
+	p.yielder.single = runtime.GOMAXPROCS(0) == 1
 	for {
 		p.mu.Lock()
 		if len(p.waiters) == 0 {
+			p.yielder.close()
 			p.running = false
 			p.mu.Unlock()
 			return
 		}
-		found := p.sweep()
+		found := p.poll(pollBatch)
 		p.mu.Unlock()
 		switch {
 		case found:
 			runtime.Gosched() // the woken goroutine runs here
-		case p.spun.Swap(false) && runtime.GOMAXPROCS(0) > 1:
+		case !p.yielder.single && p.spun.Load() && p.spun.Swap(false):
 			rest()
 		default:
-			y.yield()
+			p.yielder.yield()
 		}
 		for p.callers.Load() > 0 {
 			runtime.Gosched()
@@ -166,6 +191,7 @@ const (
 
 // busyYielder yields between two polls of a busyPoller.
 type busyYielder struct {
+	single  bool      // the process has one processor
 	last    time.Time // when goroutines, or the network poller, had their turn
 	visitor visitor
 }
@@ -175,21 +201,24 @@ type busyYielder struct {
 // goroutine can run, which is never the case while this one polls, or every 10 ms; so yield makes
 // it ask.
 func (y *busyYielder) yield() {
-	single := runtime.GOMAXPROCS(0) == 1
-	if single {
+	if y.single {
 		runtime.Gosched()
 	}
 	yieldThread()
 	now := time.Now()
 	switch elapsed := now.Sub(y.last); {
-	case single && elapsed >= visitEvery:
+	case y.single && elapsed >= visitEvery:
 		y.visitor.visit()
-	case !single && elapsed >= goschedEvery:
+	case !y.single && elapsed >= goschedEvery:
 		runtime.Gosched()
 	default:
 		return
 	}
 	y.last = now
+	y.single = runtime.GOMAXPROCS(0) == 1 // which takes a lock of the runtime
 }
 
-func (y *busyYielder) close() { y.visitor.close() }
+func (y *busyYielder) close() {
+	y.visitor.close()
+	y.visitor = visitor{}
+}

@@ -3,6 +3,7 @@ package wait
 import (
 	"io"
 	"net"
+	"os"
 	"runtime"
 	"testing"
 
@@ -44,11 +45,24 @@ func TestBusyPollingWithOneProcessor(t *testing.T) {
 // A visit lets the goroutines run whose sockets have input.
 func TestVisitAsksForInput(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+	near, far, err := os.Pipe()
+	require.NoError(t, err)
+	defer near.Close()
+	defer far.Close()
 	var v visitor
 	defer v.close()
 	for range 3 {
+		read := testwait.StartBlocked(t, "Read", func() error {
+			_, err := near.Read(make([]byte, 1))
+			return err
+		})
+		_, err := far.Write([]byte("x"))
+		require.NoError(t, err)
 		v.visit()
-		require.NotNil(t, v.raw)
-		require.False(t, v.denied)
+		for range 10 {
+			runtime.Gosched()
+		}
+		require.Len(t, read, 1, "the read has returned")
+		require.NoError(t, <-read)
 	}
 }

@@ -18,6 +18,7 @@ func NewMemoryPoller(spin time.Duration) *MemoryPoller {
 		bound:        spin,
 		placement:    new(placement),
 		registration: &registration{arbiter: &process},
+		busy:         busy,
 		now:          func() time.Duration { return time.Since(epoch) },
 		yield:        yieldThread,
 	}}

@@ -49,6 +49,7 @@ func NewReader(s Socket, c Config) (*Reader, error) {
 		spinner: spinner{
 			bound:        c.Spin,
 			registration: &registration{arbiter: &process},
+			busy:         busy,
 			now:          func() time.Duration { return time.Since(epoch) },
 			yield:        yieldAll,
 		},

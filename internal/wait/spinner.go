@@ -11,6 +11,7 @@ type spinner struct {
 	bound        time.Duration // longest spin; 0: never
 	placement    *placement    // nil if the kernel brings the bytes, as for sockets
 	registration *registration
+	busy         *busyPoller // for which the reader polls while it spins
 	backoff      backoff
 	now          func() time.Duration
 	yield        func()
@@ -42,7 +43,7 @@ func (s *spinner) pollDue(ready func() bool) bool {
 // s.stop end the spin early, see exclusive. If it does not end early, spin records in s.backoff whether it has
 // found input.
 func (s *spinner) spin(ready func() bool, due bool) bool {
-	busy.spinning()
+	s.busy.spinning()
 	if s.placement != nil && s.pollBeforeYield(ready) {
 		return true
 	}
@@ -61,7 +62,9 @@ func (s *spinner) spin(ready func() bool, due bool) bool {
 		if yields == 1 && s.placement != nil {
 			s.placement.yielded(took)
 		}
-		busy.pollOnce()
+		if s.busy.pollOne() {
+			runtime.Gosched() // the woken goroutine runs here
+		}
 		if !due && s.stop != nil && s.stop() {
 			return false
 		}
@@ -74,6 +77,7 @@ func (s *spinner) spin(ready func() bool, due bool) bool {
 		}
 		if now = s.now(); now >= end {
 			s.backoff.failed()
+			s.busy.gaveUp()
 			return false
 		}
 	}

@@ -23,6 +23,7 @@ func newTestSpinner(bound time.Duration) *testSpinner {
 	s.spinner = &spinner{
 		bound:        bound,
 		registration: &registration{arbiter: new(arbiter)},
+		busy:         newBusyPoller(),
 		now:          func() time.Duration { return s.time },
 		yield:        func() { s.yields++ },
 	}
