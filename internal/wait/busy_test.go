@@ -183,6 +183,9 @@ func TestManyGoroutinesWaitBusily(t *testing.T) {
 			require.True(t, testwait.Finish(t, done[i]))
 		}
 		require.EqualValues(t, goroutines*waits, left.Load())
+		for p.isRunning() {
+			runtime.Gosched()
+		}
 		require.Empty(t, p.waiters)
 	}
 }

@@ -147,6 +147,84 @@ func TestReset(t *testing.T) {
 	require.ErrorContains(t, err, near.LocalAddr().String()+"->"+near.RemoteAddr().String())
 }
 
+// Each of many Readers that wait at once gets what comes for it: bytes, the end of the stream, a deadline, or the end
+// of its own socket.
+func TestManyReadersWait(t *testing.T) {
+	for _, procs := range []int{1, 4} {
+		defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(procs))
+		const many = 120
+		var readers [many]*wait.Reader
+		var nears, fars [many]*net.TCPConn
+		for i := range readers {
+			readers[i], nears[i], fars[i] = pair(t, wait.Config{Busy: true})
+		}
+		for range 3 {
+			var reads [many]<-chan error
+			for i, r := range readers {
+				reads[i] = testwait.StartBlocked(t, "Read", func() error {
+					_, err := r.Read(make([]byte, 1))
+					return err
+				})
+			}
+			for i := range reads {
+				_, err := fars[i].Write([]byte("x"))
+				require.NoError(t, err)
+			}
+			for i := range reads {
+				require.NoError(t, testwait.Finish(t, reads[i]))
+			}
+		}
+		var reads [many]<-chan error
+		for i, r := range readers {
+			reads[i] = begin(r)
+		}
+		wants := []error{io.EOF, net.ErrClosed, os.ErrDeadlineExceeded}
+		for i := range reads {
+			require.NoError(t, []func() error{
+				fars[i].CloseWrite, nears[i].Close, func() error { return nears[i].SetReadDeadline(time.Unix(1, 0)) },
+			}[i%len(wants)]())
+		}
+		for i := range reads {
+			require.ErrorIs(t, testwait.Finish(t, reads[i]), wants[i%len(wants)])
+		}
+	}
+}
+
+// A read that waits allocates nothing if the process has several processors.
+func TestWaitAllocatesNothing(t *testing.T) {
+	withEachConfig(t, func(t *testing.T, r *wait.Reader, near, far *net.TCPConn) {
+		echoed := testwait.Start(func() error {
+			p := make([]byte, 1)
+			for {
+				if _, err := far.Read(p); err != nil {
+					return err
+				}
+				if _, err := far.Write(p); err != nil {
+					return err
+				}
+			}
+		})
+		// testing.AllocsPerRun would take all processors but one.
+		defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(2))
+		const reads = 500
+		var before, after runtime.MemStats
+		p := make([]byte, 1)
+		runtime.ReadMemStats(&before)
+		for range reads {
+			if _, err := near.Write(p); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := r.Read(p); err != nil {
+				t.Fatal(err)
+			}
+		}
+		runtime.ReadMemStats(&after)
+		require.Zero(t, (after.Mallocs-before.Mallocs)/reads)
+		require.NoError(t, near.Close())
+		require.Error(t, testwait.Finish(t, echoed))
+	})
+}
+
 func TestNothingIsAllocated(t *testing.T) {
 	withEachConfig(t, func(t *testing.T, r *wait.Reader, _, far *net.TCPConn) {
 		p := []byte("12345678")

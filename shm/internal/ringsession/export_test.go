@@ -176,6 +176,12 @@ func (s *Session) FirstWriterBlocked() *atomic.Uint32 {
 	return h.writerBlocked
 }
 
+// FirstReaderIsBlocked reports whether the reader of the first ring has requested a doorbell.
+func (s *Session) FirstReaderIsBlocked() bool {
+	h := headerOf(s.localSlots[0].fromOpener.header)
+	return h.readerBlocked.Load() != 0
+}
+
 // ShouldWakeWriter reports whether a reader wakes a blocked writer, if the counters of the ring are
 // written and read. It changes the header of the ring.
 func ShouldWakeWriter(of ring, written, read uint64) bool {

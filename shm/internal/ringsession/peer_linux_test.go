@@ -26,6 +26,12 @@ const peerVar = "RINGSESSION_PEER"
 // to it and its command. When the test ends, the session is closed and the process has exited.
 func startPeer(b testing.TB, order string) (transport.Stream, *exec.Cmd) {
 	b.Helper()
+	return startPeerOf(b, order, wait.Config{Spin: wait.Spin})
+}
+
+// startPeerOf does what startPeer does; waits determines how calls of this end wait.
+func startPeerOf(b testing.TB, order string, waits wait.Config) (transport.Stream, *exec.Cmd) {
+	b.Helper()
 	near, far := sockets(b)
 	f, err := far.File()
 	require.NoError(b, err)
@@ -36,7 +42,7 @@ func startPeer(b testing.TB, order string) (transport.Stream, *exec.Cmd) {
 	require.NoError(b, cmd.Start())
 	require.NoError(b, f.Close())
 	require.NoError(b, far.Close())
-	session, err := ringsession.NewSession(near, ready(), transport.SessionConfig{MaxStreams: 1, Client: true}, wait.Config{Spin: wait.Spin}, addresses())
+	session, err := ringsession.NewSession(near, ready(), transport.SessionConfig{MaxStreams: 1, Client: true}, waits, addresses())
 	require.NoError(b, err)
 	b.Cleanup(func() {
 		session.Close()
@@ -90,19 +96,23 @@ func TestKilledPeer(t *testing.T) {
 			}
 		},
 	} {
-		t.Run(role, func(t *testing.T) {
-			s, cmd := startPeer(t, role+" 100000")
-			done := testwait.Start(func() error { return call(s) })
-			if role == "source" {
-				_, err := io.ReadFull(s, make([]byte, 1<<20))
-				require.NoError(t, err)
-			}
-			require.NoError(t, cmd.Process.Kill())
-			err := testwait.Finish(t, done)
-			require.ErrorIs(t, err, io.EOF)
-			require.NotEqual(t, io.EOF, err, "the stream was not closed by its writer")
-		})
+		for name, waits := range waitConfigs {
+			t.Run(role+" "+name, func(t *testing.T) { testKilledPeer(t, role, waits, call) })
+		}
 	}
+}
+
+func testKilledPeer(t *testing.T, role string, waits wait.Config, call func(transport.Stream) error) {
+	s, cmd := startPeerOf(t, role+" 100000", waits)
+	done := testwait.Start(func() error { return call(s) })
+	if role == "source" {
+		_, err := io.ReadFull(s, make([]byte, 1<<20))
+		require.NoError(t, err)
+	}
+	require.NoError(t, cmd.Process.Kill())
+	err := testwait.Finish(t, done)
+	require.ErrorIs(t, err, io.EOF)
+	require.NotEqual(t, io.EOF, err, "the stream was not closed by its writer")
 }
 
 func TestMain(m *testing.M) {

@@ -57,12 +57,19 @@ func sessions(t testing.TB, streams int) (client, server *ringsession.Session) {
 
 func sessionsOf(t testing.TB, clients, servers transport.SessionConfig) (client, server *ringsession.Session) {
 	t.Helper()
+	usual := wait.Config{Spin: wait.Spin}
+	return waitingSessions(t, clients, servers, usual, usual)
+}
+
+// waitingSessions returns a session of which the calls of the two ends wait as atClient and atServer determine.
+func waitingSessions(t testing.TB, clients, servers transport.SessionConfig, atClient, atServer wait.Config) (client, server *ringsession.Session) {
+	t.Helper()
 	a, b := sockets(t)
-	server, err := ringsession.NewSession(b, ready(), servers, wait.Config{Spin: wait.Spin}, addresses())
+	server, err := ringsession.NewSession(b, ready(), servers, atServer, addresses())
 	require.NoError(t, err)
 	t.Cleanup(func() { server.Close() })
 	clients.Client = true
-	client, err = ringsession.NewSession(a, ready(), clients, wait.Config{Spin: wait.Spin}, addresses())
+	client, err = ringsession.NewSession(a, ready(), clients, atClient, addresses())
 	require.NoError(t, err)
 	t.Cleanup(func() { client.Close() })
 	return client, server
