@@ -5,6 +5,7 @@ import (
 	"math"
 	"net"
 	"os"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -89,14 +90,19 @@ func newConn(h *handshake, local, remote string) (*conn, error) {
 		h.peerReactorMemory.close()
 	} else {
 		c.peerReactor = newPeerReactor(h.peerReactorMemory, h.triggers, c.unreachable)
-		spin := h.transport.wait.Spin
-		if h.transport.wait.Busy {
-			spin = math.MaxInt64
-		}
-		c.reactor.startPolling(spin, h.transport.pause)
+		c.reactor.startPolling(spinForTriggers(h.transport.wait), h.transport.pause)
 	}
 	c.work.Go(c.receiveEvents)
 	return c, nil
+}
+
+// spinForTriggers returns how long the reactor polls without pause if calls wait as c determines. With busy polling
+// it does so without end, but not in a process with one processor, where it would keep that from the sockets.
+func spinForTriggers(c wait.Config) time.Duration {
+	if c.Busy && runtime.GOMAXPROCS(0) > 1 {
+		return math.MaxInt64
+	}
+	return c.Spin
 }
 
 // claimRings begins a read transaction on c's own inbox and a write transaction on the peer's

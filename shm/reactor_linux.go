@@ -80,7 +80,7 @@ func (r *reactor) unregister(trigger uint32) {
 
 // startPolling counts a connection that needs triggers. If it is the only one, startPolling starts
 // the goroutine that polls for them: without pause for the duration spin after a trigger or a call
-// of expectReply, then at intervals that grow to longest. While that goroutine runs, both arguments
+// of expectReply, unless a peer has corrupted the ring, then at intervals that grow to longest. While that goroutine runs, both arguments
 // are ignored. For each call, stopPolling must be called once.
 func (r *reactor) startPolling(spin, longest time.Duration) {
 	r.mu.Lock()
@@ -144,7 +144,7 @@ func (r *reactor) poll(p *pace, quit <-chan struct{}) {
 			runtime.Gosched() // lets the woken goroutines run
 			continue
 		}
-		if p.spinning() {
+		if p.spinning() && !r.broken.Load() {
 			between.Yield()
 			continue
 		}

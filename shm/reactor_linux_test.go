@@ -1,10 +1,15 @@
 package shm
 
 import (
+	"math"
+	"runtime"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/testwait"
+	"github.com/tensorpipe-go/tensorpipe/internal/wait"
 )
 
 // A pause is a fraction of the time since the last trigger, between two bounds.
@@ -32,6 +37,29 @@ func TestPauses(t *testing.T) {
 	before := p.lastFound
 	p.polled(true)
 	require.True(t, p.lastFound.After(before) && p.spinning())
+}
+
+// After a peer has corrupted the ring the reactor wakes all its connections at each poll. It then makes pauses, also with
+// busy polling: otherwise one peer would make all connections run without end.
+func TestBrokenReactorPauses(t *testing.T) {
+	r, err := newReactor()
+	require.NoError(t, err)
+	defer r.close()
+	r.broken.Store(true)
+	r.startPolling(math.MaxInt64, time.Millisecond)
+	defer r.stopPolling()
+	for begin := time.Now(); !r.sleeping.Load(); runtime.Gosched() {
+		require.Less(t, time.Since(begin), testwait.Limit, "it never pauses")
+	}
+}
+
+// With busy polling the reactor polls without end if the process has other processors for the sockets.
+func TestSpinForTriggers(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(2))
+	require.Equal(t, time.Duration(math.MaxInt64), spinForTriggers(wait.Config{Spin: wait.Spin, Busy: true}))
+	require.Equal(t, wait.Spin, spinForTriggers(wait.Config{Spin: wait.Spin}))
+	runtime.GOMAXPROCS(1)
+	require.Equal(t, wait.Spin, spinForTriggers(wait.Config{Spin: wait.Spin, Busy: true}))
 }
 
 // A wake ends the sleep in progress, or the next one if there is none, but only one.

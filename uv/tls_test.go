@@ -19,6 +19,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/short"
 	"github.com/tensorpipe-go/tensorpipe/transport"
 	"github.com/tensorpipe-go/tensorpipe/transport/transporttest"
 	"github.com/tensorpipe-go/tensorpipe/uv"
@@ -99,11 +100,20 @@ func (a *authority) mutual(t testing.TB, name string, adjust ...func(*x509.Certi
 // newSecured returns a transport that uses config for dialling and for accepting.
 func newSecured(config *tls.Config) *uv.Transport { return uv.New(uv.WithTLS(config, config)) }
 
-func TestConformanceTLS(t *testing.T) {
+func TestConformanceTLS(t *testing.T) { testConformanceTLS(t, "uv-tls") }
+
+func TestConformanceTLSWithBusyPolling(t *testing.T) {
+	short.Skip(t, "the conformance suite once more")
+	testConformanceTLS(t, "uv-tls-busy", uv.WithBusyPolling())
+}
+
+func testConformanceTLS(t *testing.T, name string, opts ...uv.Option) {
 	config := newAuthority(t).mutual(t, "127.0.0.1")
 	transporttest.Run(t, transporttest.Backend{
-		Name: "uv-tls",
-		New:  func(*testing.T) transport.Transport { return newSecured(config) },
+		Name: name,
+		New: func(*testing.T) transport.Transport {
+			return uv.New(append(opts, uv.WithTLS(config, config))...)
+		},
 		Addr: "127.0.0.1:0",
 		DialRaw: func(addr string) (io.WriteCloser, error) {
 			return dialRaw(addr, config)

@@ -147,8 +147,8 @@ func TestReset(t *testing.T) {
 	require.ErrorContains(t, err, near.LocalAddr().String()+"->"+near.RemoteAddr().String())
 }
 
-// Each of many Readers that wait at once gets what comes for it: bytes, the end of the stream, a deadline, or the end
-// of its own socket.
+// Each of many Readers that wait at once returns its own result: bytes, the end of the stream, the error of a deadline
+// or that of a closed socket.
 func TestManyReadersWait(t *testing.T) {
 	for _, procs := range []int{1, 4} {
 		defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(procs))

@@ -69,8 +69,8 @@ func TestWaitsEnd(t *testing.T) {
 	})
 }
 
-// A call that waits observes deadlines that are set while it waits, Wake, and that its own end is closed. What comes
-// after that, also a later wait, is as before.
+// A call that waits returns at a deadline that is set while it waits, after Wake, and when its own end is closed. Later
+// waits behave as the first one did.
 func TestWaitsAreInterrupted(t *testing.T) {
 	withEachWait(t, func(t *testing.T, one, other transport.Poller) {
 		read := func() error { _, err := other.Read(make([]byte, 1)); return err }
@@ -111,7 +111,7 @@ func TestWaitBesideOtherReaders(t *testing.T) {
 		turn := make(chan int, 1) // how many bytes were read
 		turn <- 0
 		got := make([]byte, len(want))
-		// receive reads what there is, and reports whether that was the last of it.
+		// receive reads the bytes that have arrived, and reports whether the last one has.
 		receive := func(poll bool) (last bool, err error) {
 			n := <-turn
 			defer func() { turn <- n }()
