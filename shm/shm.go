@@ -109,11 +109,16 @@ func WithSpin(d time.Duration) Option {
 
 // WithBusyPolling makes calls that wait for a peer poll until it has made progress, also after the
 // time of [WithSpin]: after a rest a message then need not wait until a sleeping processor is awake.
-// It is off by default. For as long as any session with this option, or that of package uv, is open,
-// one goroutine of the process polls for all of them without pause. It takes a whole processor; with
-// C++ peers the goroutine that polls for their triggers takes another one. A process should have
-// processors for these and for its work; with GOMAXPROCS=1 the polling takes what other goroutines
-// leave. Connections with peers of this package that are not sessions block as without the option.
+// It is off by default.
+//
+// While any session of the process with this option, or that of package uv, waits for its peer, one
+// goroutine polls for all of them. That takes one processor, whose time also counts against the quota
+// of a container; with C++ peers the goroutine that polls for their triggers takes another one. The
+// process should have other processors for its work. If it has one (GOMAXPROCS=1) the polling takes
+// what other goroutines and processes leave, messages wait for their turns, and triggers are polled
+// for as without the option.
+//
+// Connections with peers of this package that are not sessions block as without the option.
 func WithBusyPolling() Option {
 	return func(t *Transport) { t.wait.Busy = true }
 }

@@ -32,7 +32,7 @@ type conn struct {
 }
 
 // newConn returns a connection that owns tcp. The connection reads frames from bytes, which is tcp
-// itself or a reader that decrypts the bytes of tcp. waits says how the reader of a
+// itself or a reader that decrypts the bytes of tcp. waits determines how the reader of a
 // session waits, if Multiplex makes the connection a session. newConn also
 // disables pacing on tcp if both ends are on this machine.
 func newConn(tcp *net.TCPConn, bytes io.Reader, waits wait.Config) *conn {

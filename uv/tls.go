@@ -130,7 +130,7 @@ const (
 
 // dialTLS performs the client's TLS handshake on tcp and returns a connection that owns tcp. If the
 // server uses this package, dialTLS also waits until the server has accepted the client's
-// certificate. waits says how the reader of a session waits. The error
+// certificate. waits determines how the reader of a session waits. The error
 // is that of ctx if ctx ends during the call, and otherwise a *HandshakeError. After an error tcp
 // is closed.
 func dialTLS(ctx context.Context, tcp *net.TCPConn, config *tls.Config, waits wait.Config) (transport.Conn, error) {

@@ -47,7 +47,7 @@ type tlsConn struct {
 var _ transport.Identified = (*tlsConn)(nil)
 
 // newTLSConn returns a connection that owns the socket s and secure, which is TLS over s. secure
-// has not performed its handshake; newTLSConn does not start it. waits says how the
+// has not performed its handshake; newTLSConn does not start it. waits determines how the
 // reader of a session waits, if Multiplex makes the connection a session.
 func newTLSConn(s *socket, secure *tls.Conn, waits wait.Config) *tlsConn {
 	c := &tlsConn{

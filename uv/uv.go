@@ -132,11 +132,16 @@ func WithSpin(d time.Duration) Option {
 
 // WithBusyPolling makes the goroutine that reads for a session poll until a message arrives, also
 // after the time of [WithSpin]: after a rest a message then need not wait until a sleeping processor
-// is awake. It is off by default. For as long as any session with this option, or that of package
-// shm, is open, one goroutine of the process polls for all of them without pause. It takes a whole
-// processor, and each poll of a connection 0.4 µs. A process should have processors for it and for
-// its work; with GOMAXPROCS=1 the polling takes what other goroutines leave. Connections that are
-// not sessions never poll, and on systems other than Linux no connection does.
+// is awake. It is off by default.
+//
+// While any session of the process with this option, or that of package shm, waits for its peer, one
+// goroutine polls for all of them. That takes one processor, whose time also counts against the quota
+// of a container. The process should have other processors for its work. If it has one (GOMAXPROCS=1)
+// the polling takes what other goroutines and processes leave, and messages wait for their turns. A
+// poll of a connection takes 0.4 µs, so that with hundreds of connections a message waits for longer
+// than a processor needs to wake.
+//
+// Connections that are not sessions never poll, and on systems other than Linux no connection does.
 func WithBusyPolling() Option {
 	return func(t *Transport) { t.wait.Busy = true }
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/internal/wait"
 )
 
-// pair returns a Reader that waits as c says, and the two ends of its TCP connection, of
+// pair returns a Reader that waits as c determines, and the two ends of its TCP connection, of
 // which it reads the first. They are closed when the test ends.
 func pair(t testing.TB, c wait.Config) (*wait.Reader, *net.TCPConn, *net.TCPConn) {
 	t.Helper()

@@ -35,7 +35,7 @@ type Reader struct {
 	err    error // of the system call
 }
 
-// NewReader returns a Reader of s, which the caller keeps. The Reader spins as c says. NewReader
+// NewReader returns a Reader of s, which the caller keeps. The Reader spins as c determines. NewReader
 // returns an error if s has no descriptor, for example because it is closed.
 func NewReader(s Socket, c Config) (*Reader, error) {
 	raw, err := s.SyscallConn()

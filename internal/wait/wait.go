@@ -67,7 +67,7 @@ import (
 // wake-up takes 50 to 150 µs.
 const Spin = 200 * time.Microsecond
 
-// Config says how a goroutine waits.
+// Config determines how a goroutine waits.
 type Config struct {
 	Spin time.Duration // the longest time that it spins; 0 or less: it does not
 	Busy bool          // after that it waits with busy polling, see BusyWaiter

@@ -85,7 +85,7 @@ var _ transport.Session = (*Session)(nil)
 // NewSession returns a session through the connected Unix socket sock. The session owns sock; after
 // an error the caller keeps it. The peer calls NewSession too. The session may write to sock at
 // once. It reads from sock after ready is closed, when the peer's first doorbell must be the next
-// thing to read; Close blocks until then. cfg bounds the streams and the memory. waits says how
+// thing to read; Close blocks until then. cfg bounds the streams and the memory. waits determines how
 // calls wait. The streams return the addresses a. The error is that of
 // accessing the socket.
 //
