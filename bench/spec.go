@@ -33,8 +33,8 @@ type Spec struct {
 	// affect Libtensorpipe.
 	NoSpin bool `json:"no_spin,omitempty"`
 
-	// Eager is that of pipe.Options. It does not affect Libtensorpipe.
-	Eager bool `json:"eager,omitempty"`
+	// NoEager is that of pipe.Options. It does not affect Libtensorpipe.
+	NoEager bool `json:"no_eager,omitempty"`
 
 	// BusyPolling is the option of that name of the transports uv and shm. It does not affect
 	// Libtensorpipe.
@@ -165,5 +165,5 @@ func (s Spec) batch() int {
 // unknown transport or channel.
 func (s Spec) options(name string, from Catalog) (pipe.Options, error) {
 	p, err := from.profile(s)
-	return pipe.Options{Name: name, Dialect: s.Dialect, Eager: s.Eager, Transports: p.Transports, Channels: p.Channels}, err
+	return pipe.Options{Name: name, Dialect: s.Dialect, NoEager: s.NoEager, Transports: p.Transports, Channels: p.Channels}, err
 }

@@ -50,12 +50,12 @@ type Options struct {
 	// ErrChecksum.
 	Checksum bool
 
-	// Eager sends parts of 64 KiB to 4 MiB between hosts at once, where they otherwise wait
-	// until the peer has called Read, if both ends set it. A pipe then receives up to 8 MiB
-	// before Read is called, which is part of Limits.ContextWindowBytes. Parts that are not
-	// read within 100 ms are copied once more. Off by default, because its gain was measured
-	// on one machine only.
-	Eager bool
+	// NoEager makes parts of 64 KiB to 4 MiB between hosts wait until the peer has called
+	// Read, as larger ones do. If neither end sets it they are sent at once over TCP. A pipe
+	// then receives up to 8 MiB before Read is called, which is part of
+	// Limits.ContextWindowBytes, and a part that is not read within 100 ms is copied once
+	// more.
+	NoEager bool
 
 	// HandshakeTimeout bounds the opening of a pipe, and that of its bulk
 	// connection, at both ends. Default 10 s.

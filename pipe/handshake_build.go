@@ -148,7 +148,7 @@ const reasonNoMarker = "the peer does not know it"
 // Options allow, and the features that it supports.
 func (c *Context) marker() wire.Marker {
 	m := wire.Marker{MinVersion: wire.VersionCompatible, MaxVersion: wire.VersionNative, Features: wire.FeatureControl | wire.FeatureJoined}
-	if c.opts.Eager {
+	if !c.opts.NoEager {
 		m.Features |= wire.FeatureEager
 	}
 	if !c.noCompression {

@@ -55,8 +55,9 @@ type Limits struct {
 	// ContextWindowBytes bounds by how much the windows of all native sessions of
 	// the context together may grow beyond 256 KiB per stream: bytes that peers have
 	// sent and this end has not read. A pipe whose windows cannot grow still works,
-	// at 256 KiB per round trip. With Options.Eager half of it also bounds the parts
-	// that admitted peers send before Read is called, up to 8 MiB for each pipe.
+	// at 256 KiB per round trip. Half of it also bounds the parts that admitted
+	// peers send before Read is called, up to 8 MiB for each pipe, see
+	// Options.NoEager.
 	// With shared memory it bounds by how much the rings
 	// to which this end writes may grow, each by 2 MiB, beyond 656 KiB for the
 	// messages of a pipe, as much for its large data if that uses a ring, and 84 KiB
@@ -172,8 +173,8 @@ func (l Limits) native() native.Limits {
 }
 
 // Admit gives back the bytes that the pipe holds of the quota Limits.UnadmittedBytes, and stops
-// counting the pipe's memory against the quota. With Options.Eager the peer may then send parts
-// before they are asked for. An application calls it when it trusts the peer.
+// counting the pipe's memory against the quota. The peer may then send parts before they
+// are asked for, see Options.NoEager. An application calls it when it trusts the peer.
 // Admit has no effect on a pipe that this end has dialled, that is admitted already or that is
 // closed.
 func (p *Pipe) Admit() {

@@ -29,8 +29,8 @@ func grantCredit(t *testing.T, client, server *pipe.Pipe) {
 	}
 }
 
-// eager sets Options.Eager.
-func eager(o *pipe.Options) { o.Eager = true }
+// eager lets the ends send parts at once, also on paths that do not by default.
+func eager(o *pipe.Options) { o.NoEager = false }
 
 // onEagerPaths runs f with pipes whose ends have credit for eager parts.
 func onEagerPaths(t *testing.T, f func(t *testing.T, client, server *pipe.Pipe), adjust ...func(*pipe.Options)) {
@@ -76,6 +76,33 @@ func TestEager(t *testing.T) {
 			exchange(t, client, server, all...)
 			require.NoError(t, client.Close())
 		}, adjust...)
+	}
+}
+
+// TestNoEager checks that parts wait for Read if one of the ends has set NoEager.
+func TestNoEager(t *testing.T) {
+	for _, which := range []int{0, 1} {
+		var both [2]*pipe.Context
+		for i := range both {
+			both[i] = newContext(t, pathNamed("uv+basic+native"), func(o *pipe.Options) { o.NoEager = i == which })
+		}
+		client, server := connectContexts(t, both[0], both[1], pathNamed("uv+basic+native").url)
+		grantCredit(t, client, server)
+		for _, ends := range [][2]*pipe.Pipe{{client, server}, {server, client}} {
+			m := eagerMessage(1)
+			op := ends[0].WriteAsync(testContext(t), m)
+			in := next(t, ends[1])
+			require.NoError(t, ends[0].Write(testContext(t), message(2, []int{3}, nil)))
+			small := next(t, ends[1])
+			require.NoError(t, small.Read(testContext(t), pipe.Allocation{Payloads: [][]byte{make([]byte, 3)}}))
+			select {
+			case <-op.Done():
+				t.Fatal("the parts were sent before Read")
+			default:
+			}
+			same(t, m, in.Descriptor(), read(t, in))
+			require.NoError(t, op.Wait(testContext(t)))
+		}
 	}
 }
 

@@ -64,7 +64,6 @@ func TestPolledHostileEager(t *testing.T) {
 			tr := tappedTransport{pollableTransport{mem.New(network), throttle}, tapped}
 			return pipe.Options{
 				Dialect:    pipe.DialectNative,
-				Eager:      true,
 				Transports: []pipe.TransportEntry{{Name: "mem", Transport: tr}},
 				Channels:   []pipe.ChannelEntry{{Name: "basic", Factory: basic.New()}},
 			}

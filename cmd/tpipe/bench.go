@@ -111,7 +111,7 @@ func (b *benchmark) flags(fs *flag.FlagSet) {
 	fs.Var(&b.named, "named", "name the target device of tensors; -named=both measures with and without")
 	fs.BoolVar(&b.spin, "spin", true, "spin for a while before blocking for a message")
 	fs.BoolVar(&b.busy, "busy-polling", false, "never block for a message: each process keeps a processor busy")
-	fs.BoolVar(&b.eager, "eager", false, "send parts of 64 KiB to 4 MiB between hosts before the peer asks for them")
+	fs.BoolVar(&b.eager, "eager", true, "send parts of 64 KiB to 4 MiB over TCP before the peer asks for them")
 	tracerFlag(fs, &b.anyTracer)
 	fs.StringVar(&b.peer, "peer", "", "`library` to compare with: libtensorpipe")
 	fs.StringVar(&b.peerTransport, "peer-transport", "", "`transport` that the peer uses (default: that of -transport)")

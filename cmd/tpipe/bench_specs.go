@@ -75,7 +75,7 @@ func (b *benchmark) spec(size int) bench.Spec {
 	}
 	here, there := b.devices.ends()
 	return bench.Spec{
-		Device: here, ServerDevice: there, Lanes: b.lanes, Buffers: b.buffers, Size: size, Depth: b.depth, NoSpin: !b.spin, BusyPolling: b.busy, Eager: b.eager, Data: b.data, Compression: b.compression,
+		Device: here, ServerDevice: there, Lanes: b.lanes, Buffers: b.buffers, Size: size, Depth: b.depth, NoSpin: !b.spin, BusyPolling: b.busy, NoEager: !b.eager, Data: b.data, Compression: b.compression,
 		AllowAnyTracer: b.anyTracer,
 		PeerTransport:  b.peerTransport, PeerChannel: b.peerChannel,
 		RoundTrips: roundTrips, ColdTrips: min(roundTrips, maxColdTrips), OneWay: messages,

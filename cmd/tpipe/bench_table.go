@@ -147,8 +147,8 @@ func benchFacts(spec bench.Spec) []string {
 	if spec.BusyPolling {
 		facts = append(facts, "busy polling")
 	}
-	if spec.Eager {
-		facts = append(facts, "eager")
+	if spec.NoEager {
+		facts = append(facts, "nothing eager")
 	}
 	if spec.OneProcess {
 		facts = append(facts, "both ends in one process")

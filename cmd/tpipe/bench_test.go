@@ -54,11 +54,11 @@ func TestBenchJSON(t *testing.T) {
 }
 
 func TestBenchTable(t *testing.T) {
-	stdout, stderr, code := tpipe(t, strings.Fields("bench -transport uv -channel basic -size 8,1MiB -count 3 -dialect compatible -spin=false -busy-polling -eager")...)
+	stdout, stderr, code := tpipe(t, strings.Fields("bench -transport uv -channel basic -size 8,1MiB -count 3 -dialect compatible -spin=false -busy-polling -eager=false")...)
 	require.Zero(t, code, stderr)
 	lines := strings.Split(strings.TrimSpace(stdout), "\n")
 	require.Len(t, lines, 4)
-	require.Regexp(t, "^transport uv, channel basic, compatible dialect, 8 in flight, default buffers, no spinning, busy polling, eager(, congestion control [a-z]+)?$", lines[0])
+	require.Regexp(t, "^transport uv, channel basic, compatible dialect, 8 in flight, default buffers, no spinning, busy polling, nothing eager(, congestion control [a-z]+)?$", lines[0])
 	require.Equal(t, strings.Fields("size p50 p90 p99 cold p50 CPU one way CPU of memcpy CPU of TCP via"), strings.Fields(lines[1]))
 	require.Contains(t, lines[2], "8 B")
 	require.Contains(t, lines[2], "k/s", "small messages are counted")

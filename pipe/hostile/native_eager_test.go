@@ -39,7 +39,7 @@ func (n *nativeAttack) withCredit() (bulk *raw, credit int) {
 // the credit back once they are read, when it asks for it.
 func TestNativeEager(t *testing.T) {
 	t.Parallel()
-	v := newVictim(t, func(o *pipe.Options) { o.Eager = true })
+	v := newVictim(t)
 	a := dialWithFeature(t, v, wire.FeatureEager)
 	bulk, credit := a.withCredit()
 	require.Positive(t, credit)
@@ -67,7 +67,7 @@ func TestNativeEager(t *testing.T) {
 // credit, breaks its pipe, and only that.
 func TestNativeHostileEager(t *testing.T) {
 	t.Parallel()
-	v := newVictim(t, func(o *pipe.Options) { o.Eager = true })
+	v := newVictim(t)
 	for name, c := range map[string]struct {
 		features wire.Features
 		conns    []string

@@ -53,7 +53,7 @@ func TestNoCommonVersion(t *testing.T) {
 // TestNativeLaterVersion checks that a client that also offers later versions and unknown features
 // gets the current version, and only known features, in the answer.
 func TestNativeLaterVersion(t *testing.T) {
-	v := newVictim(t, func(o *pipe.Options) { o.Eager = true })
+	v := newVictim(t)
 	b := goodBrochure()
 	b.TransportDomainDescriptors[wire.MarkerName] = "0-12+ffffffff and more"
 	first, answer := v.sendOffer(t, b)
