@@ -26,9 +26,6 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
-	if kind := os.Getenv(asEcho); kind != "" {
-		runEcho(kind)
-	}
 	flag.Parse()
 	if flag.Lookup("test.bench").Value.String() != "" {
 		// In the format in which benchstat reads the configuration of a run.
