@@ -190,8 +190,9 @@ type Limits struct {
 
 	// LargeBytes bounds the memory for calls of one other worker whose tensors are not inline:
 	// those of more than 64 KiB, or 2 MiB through shared memory. It is charged from before the
-	// tensors are read until the call is answered. Further calls wait at the caller, except
-	// those of handlers. Default 1 GiB.
+	// tensors are read until the call is answered; over TCP up to 8 MiB of them may arrive
+	// before, see pipe.Options.NoEager. Further calls wait at the caller, except those of
+	// handlers. Default 1 GiB.
 	LargeBytes int
 
 	// AnswerBytes bounds the unsent replies to one other worker, for example one that does not
@@ -204,10 +205,10 @@ type Limits struct {
 	// each direction in which this worker receives: the bytes that the other end may send before
 	// values are used here, where each message, of one value or several small ones, counts 512 bytes
 	// in addition. The least is 64 KiB. One value may exceed the window: values of more than 64 KiB,
-	// or 2 MiB through shared memory, stay at the sender until they are received, and count for the
-	// LargeBytes of the worker that is called. At the sender they take at most a quarter of its
+	// or 2 MiB through shared memory, stay at the sender until they are received, except up to 8 MiB
+	// of a connection over TCP (pipe.Options.NoEager), and count for the LargeBytes of the worker that is called. At the sender they take at most a quarter of its
 	// LargeBytes, or one of them more. So the streams of one other worker hold at most MaxStreams *
-	// (StreamBytes + 2 MiB) of values that were not received. Defaults 64 and 1 MiB.
+	// (StreamBytes + 2 MiB) of values that were not received, and those 8 MiB. Defaults 64 and 1 MiB.
 	MaxStreams  int
 	StreamBytes int
 

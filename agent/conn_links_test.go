@@ -106,7 +106,7 @@ func (a *slowAllocator) Alloc(size int) (*tensor.Storage, error) {
 // If the limit of a call ends before its large reply is read, the reply does not stay pending at
 // the worker that sends it.
 func TestTimeoutBeforeReplyIsRead(t *testing.T) {
-	const size, limit = 4 << 20, time.Second
+	const size, limit = 5 << 20, time.Second // larger than eager parts
 	memory := &slowAllocator{}
 	configure := func(rank int, c *agent.Config) {
 		serveBulky(rank, c)

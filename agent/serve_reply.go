@@ -169,7 +169,7 @@ func (r *Request) replySent(err error) {
 }
 
 // backlog counts the replies of one connection that have not been sent: small ones for which
-// the pipe has no space, and large ones, which are sent when the other end reads them. While there
+// the pipe has no space, and large ones, most of which are sent when the other end reads them. While there
 // are such replies it queues requests, so that no more replies are made than the other end reads.
 type backlog struct {
 	maxBytes int64        // bytes of replies from which on no request starts

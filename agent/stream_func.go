@@ -14,7 +14,8 @@ type SendStream[T any] struct{ stream *stream }
 // Send sends value. At the caller it blocks until the handler has started, and at both ends until
 // the receiver has used enough of the earlier values, see Limits.StreamBytes: a value of up to 32
 // KiB needs as much credit as it counts bytes, a larger one 32 KiB. A value of more than 64 KiB, or
-// 2 MiB through shared memory, is sent when the receiver asks for it. When Send returns, the memory
+// 2 MiB through shared memory, is sent when the receiver asks for it, or over TCP earlier, see
+// pipe.Options.NoEager. When Send returns, the memory
 // of value is free; the receiver may not have it yet. Values without tensors of up to 1 KiB that
 // follow each other at once are sent together, when they fill a message, when this end waits for
 // the stream, or when another goroutine has run, which is soon unless all processors are busy.

@@ -243,7 +243,7 @@ func (s *stream) grant(n int) {
 }
 
 // accept queues in, a message with data, for the receiver, and owns it. Inline data are read at
-// once; others stay at the other end until the receiver reads them. If the stream has ended, accept
+// once; others stay at the other end, or in the pipe, until the receiver reads them. If the stream has ended, accept
 // drops the data. For the end of the caller's data it only records their number. The error matches
 // ErrProtocol if the data cannot be part of the stream, exceed the credit of the other end or
 // repeat a number.

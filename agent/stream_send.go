@@ -123,7 +123,7 @@ func (s *stream) acquireCredit(n int) error {
 }
 
 // write sends out, a message that counts n bytes, waits until its memory is free, and owns it. A
-// large message, which stays at this end until the receiver reads it, first waits until the budget
+// large message, which may stay at this end until the receiver reads it, first waits until the budget
 // for such messages has memory for it, so that receivers that do not read leave space in the pipe
 // for other calls. The error is that of the pipe, of the context of the stream or of a stream of a device,
 // or ErrUnreachable if the pipe has ended.

@@ -142,7 +142,7 @@ func (f *IPC) Obstacle(local, remote string) string {
 	there, known := decodePlace(remote)
 	switch {
 	case !ok || !known:
-		return "the peer describes its GPU in another way"
+		return "the peer's description of its GPU has another format"
 	case here.boot != there.boot:
 		return "the peer is on another machine"
 	case here.pid == there.pid:

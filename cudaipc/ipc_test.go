@@ -64,7 +64,7 @@ func TestObstacle(t *testing.T) {
 	elsewhere, unknown := peer, peer
 	elsewhere.boot, unknown.uuid = "another", "0123"
 	for remote, want := range map[string]string{
-		"text":             "in another way",
+		"text":             "has another format",
 		text:               "in one process",
 		elsewhere.encode(): "on another machine",
 		unknown.encode():   "does not use the peer's GPU 0123",

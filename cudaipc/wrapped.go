@@ -75,7 +75,7 @@ func (k *Kind) CheckFree(p driver.Ptr) error {
 	defer g.leave()
 	has, err := g.hasHandle(p)
 	if err != nil {
-		return fmt.Errorf("cudaipc: whether memory at %#x has a handle: %w", uintptr(p), err)
+		return fmt.Errorf("cudaipc: query the handle of memory at %#x: %w", uintptr(p), err)
 	}
 	if !has {
 		return nil

@@ -25,9 +25,11 @@ func (p *Pipe) start(loops []func()) {
 
 // Close closes the pipe gracefully. Messages that were given to Write before are still sent, and
 // messages that arrive are discarded. Blocked calls of Next and new calls return errors that match
-// ErrClosed. Close waits until these messages are sent and the peer has closed its end, or until
-// the pipe has failed, and returns nil. If that takes longer than Options.CloseTimeout, Close
-// closes the pipe anyway and returns an error that matches ErrCloseTimeout.
+// ErrClosed. Close waits until these messages are sent, the peer has read those of their parts
+// that were sent before it asked for them (see Options.NoEager), and the peer has closed its end, or
+// until the pipe has failed, and returns nil. If that takes longer than Options.CloseTimeout, Close
+// closes the pipe anyway and returns an error that matches ErrCloseTimeout: messages that the peer
+// has not read may be lost.
 //
 // All goroutines that run the pipe have ended when Close returns. Further calls wait for the first
 // one and return its result.

@@ -50,19 +50,21 @@ type Options struct {
 	// ErrChecksum.
 	Checksum bool
 
-	// NoEager makes parts of 64 KiB to 4 MiB between hosts wait until the peer has called
-	// Read, as larger ones do. If neither end sets it they are sent at once over TCP. A pipe
-	// then receives up to 8 MiB before Read is called, which is part of
-	// Limits.ContextWindowBytes, and a part that is not read within 100 ms is copied once
-	// more.
+	// NoEager makes payloads, and tensors in host memory with a named target, of more than
+	// 64 KiB and at most 4 MiB wait until the peer has called Read, as larger ones do. If
+	// neither end sets it, these are sent at once, except through shared memory, by a
+	// channel that needs no READY, to a peer that has not admitted the pipe, and before a
+	// pipe has sent its first such part. A pipe then receives up to 8 MiB before Read is
+	// called, which is part of Limits.ContextWindowBytes; bytes that are not read within
+	// 100 ms are copied once more, to at most twice as much memory.
 	NoEager bool
 
 	// HandshakeTimeout bounds the opening of a pipe, and that of its bulk
 	// connection, at both ends. Default 10 s.
 	HandshakeTimeout time.Duration
 
-	// CloseTimeout bounds how long Close waits until queued messages are sent and
-	// the peer has closed its end, and how long calls of Read continue after the
+	// CloseTimeout bounds how long Close waits until queued messages are sent, eager
+	// parts are read and the peer has closed its end, and how long calls of Read continue after the
 	// peer has closed its end. Default 5 s.
 	CloseTimeout time.Duration
 

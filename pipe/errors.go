@@ -102,8 +102,8 @@ var (
 	// reverse. The text names the call that the listener's end needs.
 	ErrNotAccepted = errors.New("the listener does not accept this")
 
-	// ErrCloseTimeout: within CloseTimeout not all messages of this end were sent, or
-	// the peer did not close its end.
+	// ErrCloseTimeout: within CloseTimeout not all messages of this end were sent, the
+	// peer did not read all eager parts, or it did not close its end.
 	ErrCloseTimeout = errors.New("graceful close timed out")
 
 	// ErrMessage: the message given to Write cannot be sent; the text has the reason.

@@ -80,8 +80,8 @@ func (r *reactor) unregister(trigger uint32) {
 
 // startPolling counts a connection that needs triggers. If it is the only one, startPolling starts
 // the goroutine that polls for them: without pause for the duration spin after a trigger or a call
-// of expectReply, unless a peer has corrupted the ring, then at intervals that grow to longest. While that goroutine runs, both arguments
-// are ignored. For each call, stopPolling must be called once.
+// of expectReply, and at intervals that grow to longest after that, or once a peer has corrupted the
+// ring. While that goroutine runs, both arguments are ignored. For each call, stopPolling must be called once.
 func (r *reactor) startPolling(spin, longest time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -148,7 +148,7 @@ func benchFacts(spec bench.Spec) []string {
 		facts = append(facts, "busy polling")
 	}
 	if spec.NoEager {
-		facts = append(facts, "nothing eager")
+		facts = append(facts, "no eager transfers")
 	}
 	if spec.OneProcess {
 		facts = append(facts, "both ends in one process")

@@ -58,7 +58,7 @@ func TestBenchTable(t *testing.T) {
 	require.Zero(t, code, stderr)
 	lines := strings.Split(strings.TrimSpace(stdout), "\n")
 	require.Len(t, lines, 4)
-	require.Regexp(t, "^transport uv, channel basic, compatible dialect, 8 in flight, default buffers, no spinning, busy polling, nothing eager(, congestion control [a-z]+)?$", lines[0])
+	require.Regexp(t, "^transport uv, channel basic, compatible dialect, 8 in flight, default buffers, no spinning, busy polling, no eager transfers(, congestion control [a-z]+)?$", lines[0])
 	require.Equal(t, strings.Fields("size p50 p90 p99 cold p50 CPU one way CPU of memcpy CPU of TCP via"), strings.Fields(lines[1]))
 	require.Contains(t, lines[2], "8 B")
 	require.Contains(t, lines[2], "k/s", "small messages are counted")

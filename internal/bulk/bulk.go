@@ -17,10 +17,11 @@
 // within the credit that the receiver has granted ([Mover.Grant], [Mover.SendEager]) it is sent at
 // once. The receiver reads each byte directly to its destination. It leaves the bytes of eager
 // transfers in the stream until there is memory for them ([Mover.Expect]), and buffers them, which
-// the credit bounds, only if they stay there for long or other transfers wait for later bytes. The
-// trailer of a chunk states whether its bytes are valid. A sender that is aborted within a chunk releases its memory, pads the chunk with zeros,
-// and marks it as discarded. A receiver that is aborted reads and drops the remaining bytes. Both
-// happen at once, even while the other end is blocked: an expired deadline interrupts the system call.
+// twice the credit bounds, only if they stay there for long or other transfers wait for later bytes.
+// The trailer of a chunk states whether its bytes are valid. A sender that is aborted within a chunk
+// releases its memory, pads the chunk with zeros, and marks it as discarded. A receiver that is
+// aborted reads and drops the remaining bytes. Both happen at once, even while the other end is
+// blocked: an expired deadline interrupts the system call.
 //
 // The stream is opened when the first transfer is ready for it. An idle Mover has no goroutine.
 package bulk

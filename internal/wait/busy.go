@@ -8,9 +8,9 @@ import (
 	"time"
 )
 
-// BusyWaiter is a goroutine that waits with busy polling: from Begin on, one goroutine of the
-// process, which polls for all BusyWaiters in turn, calls ready until ready returns true, and then
-// calls wake, once. It never blocks while there are BusyWaiters, so it takes one processor.
+// BusyWaiter lets a goroutine wait with busy polling: from Begin on, one goroutine of the process,
+// which polls for all BusyWaiters in turn, calls ready until ready returns true, and then calls wake,
+// once. It takes a processor while there are BusyWaiters, except while other goroutines spin.
 //
 // One goroutine at a time uses a BusyWaiter. The methods may be called on a nil *BusyWaiter, which
 // is never polled for.
@@ -21,8 +21,8 @@ type BusyWaiter struct {
 	poller *busyPoller
 }
 
-// NewBusyWaiter returns a BusyWaiter. Neither function may block, or call methods of a BusyWaiter.
-// wake makes the caller of Begin check whether it can go on.
+// NewBusyWaiter returns a BusyWaiter. Neither function may block for long, because all others wait
+// meanwhile, or call methods of a BusyWaiter. wake makes the caller of Begin check whether it can go on.
 func NewBusyWaiter(ready func() bool, wake func()) *BusyWaiter {
 	return &BusyWaiter{ready: ready, wake: wake, poller: busy}
 }

@@ -66,7 +66,8 @@ func NewReader(s Socket, c Config) (*Reader, error) {
 // Read blocks until bytes arrive on the socket, copies some to p and returns how many. It may spin
 // before it blocks. It returns the same errors as the Read of the socket, io.EOF at the end
 // included, and observes read deadlines and Close, which a spin may delay by its duration. For an
-// empty p it returns 0 and nil. It allocates nothing, and keeps p only during the call.
+// empty p it returns 0 and nil. It allocates nothing, except for busy polling with one processor,
+// and keeps p only during the call.
 func (r *Reader) Read(p []byte) (int, error) {
 	if len(p) == 0 {
 		return 0, nil

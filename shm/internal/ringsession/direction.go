@@ -47,9 +47,9 @@ func (d *direction) wait(blocked *atomic.Uint32) {
 	}
 }
 
-// block blocks until wake is called, without polling first. It sets blocked, the flag in the ring
-// that requests a doorbell, then calls d.changed once more, and returns at once if that reports
-// true. It clears blocked when it returns. With busy polling it needs no doorbell. The caller holds mu, and block keeps it.
+// block blocks until wake is called, without polling first. Without busy polling it sets blocked, the
+// flag in the ring that requests a doorbell, then calls d.changed once more, returns at once if that
+// reports true, and clears blocked when it returns. The caller holds mu, and block keeps it.
 func (d *direction) block(blocked *atomic.Uint32) {
 	if d.busy != nil {
 		d.busy.Begin()

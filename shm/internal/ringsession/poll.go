@@ -48,8 +48,8 @@ func (s *stream) PollWritable() bool {
 }
 
 // Wait implements transport.Poller: it blocks until TryRead has bytes or an error to return, or
-// Wake is called. It does not poll. While it blocks, the peer sends a doorbell when the stream
-// becomes readable. While another goroutine polls (PollReadable) the peer sends none, and that
+// Wake is called. It does not poll itself. While it blocks, the peer sends a doorbell when the
+// stream becomes readable, which with busy polling it need not. While another goroutine polls (PollReadable) the peer sends none, and that
 // goroutine's call of Arm wakes Wait.
 func (s *stream) Wait() {
 	for !s.woken.Swap(false) {
