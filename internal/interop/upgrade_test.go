@@ -73,7 +73,7 @@ func goClientUpgraded(t *testing.T, url string) {
 	require.NoError(t, err)
 	chosen, ok := answer.Marker()
 	require.True(t, ok)
-	require.Equal(t, wire.Marker{MinVersion: 1, MaxVersion: 1, Features: wire.FeatureControl | wire.FeatureCompression | wire.FeatureJoined}, chosen)
+	require.Equal(t, wire.Marker{MinVersion: 1, MaxVersion: 1, Features: wire.FeatureControl | wire.FeatureCompression | wire.FeatureJoined | wire.FeatureEager}, chosen)
 	for _, stream := range []*bytes.Buffer{ours, theirs} {
 		require.Equal(t, []byte{0, 1}, stream.Bytes()[:2], "the next frame is yamux's, and opens a stream")
 		require.Contains(t, stream.String(), string(hello.AppendDescriptor(nil, false)), "its data is a native message")
