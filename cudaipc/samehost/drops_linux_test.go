@@ -25,7 +25,7 @@ const allCalls = 100
 // Calls in the table of the scenario need not.
 func TestDrops(t *testing.T) {
 	cusim.Library(t) // skips t if there is none
-	suite := drops.Suite{Tests: "^TestScenarios$", Calls: allCalls}
+	suite := drops.Suite{Tests: "^TestScenarios$", Calls: allCalls, Equal: true}
 	for _, s := range scenarios {
 		suite.Sample = append(suite.Sample, s.testName())
 		for call, text := range s.redundant {
