@@ -117,6 +117,7 @@ func TestNoCallWaitsForADevice(t *testing.T) {
 		}
 		before := p.blocking()
 		p.simulator().HoldAll()
+		defer p.simulator().ReleaseAll() // before the channel is closed
 		for i := range sources {
 			waits = append(waits, p.start(t, sources[i], targets[i]))
 		}
