@@ -2,12 +2,14 @@ package cudaipc
 
 import (
 	"log/slog"
+	"runtime"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/tensorpipe-go/tensorpipe/channel"
+	"github.com/tensorpipe-go/tensorpipe/device"
 	"github.com/tensorpipe-go/tensorpipe/internal/testutil/testwait"
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
@@ -41,27 +43,27 @@ type functionCalls map[string]int
 
 // Functions of the driver.
 const (
-	anyFunction = ""
-	record      = "cuEventRecord"
-	wait        = "cuStreamWaitEvent"
-	copyMemory  = "cuMemcpyAsync"
-	push        = "cuCtxPushCurrent_v2" // a pair with pop makes a context current
-	pop         = "cuCtxPopCurrent_v2"
-	query       = "cuEventQuery"
+	allCalls   = ""
+	recordCall = "cuEventRecord"
+	waitCall   = "cuStreamWaitEvent"
+	copyCall   = "cuMemcpyAsync"
+	pushCall   = "cuCtxPushCurrent_v2" // a pair with pop makes a context current
+	popCall    = "cuCtxPopCurrent_v2"
+	queryCall  = "cuEventQuery"
 )
 
 // A message takes few calls of the driver at both ends together, and none that waits; docs/cuda.md has the numbers. In
 // addition cuda_basic polls each of four events until it is done.
 func TestCallsOfAMessage(t *testing.T) {
-	ipc := functionCalls{record: 2, wait: 2, copyMemory: 1, push: 3, pop: 3}
-	staged := functionCalls{record: 2, wait: 2, copyMemory: 2, push: 2, pop: 2}
+	ipc := functionCalls{recordCall: 2, waitCall: 2, copyCall: 1, pushCall: 3, popCall: 3}
+	staged := functionCalls{recordCall: 2, waitCall: 2, copyCall: 2, pushCall: 2, popCall: 2}
 	t.Run("cuda_ipc/native=true", func(t *testing.T) { requireCalls(t, newFixture(t, Options{}).ipcPair(t, true), ipc, 0) })
 	t.Run("cuda_ipc/native=false", func(t *testing.T) { requireCalls(t, newFixture(t, Options{}).ipcPair(t, false), staged, 0) })
 	inDialects(t, func(t *testing.T, p *pair, host bool) {
 		if host {
-			requireCalls(t, p, functionCalls{record: 5, wait: 1, copyMemory: 2, push: 9, pop: 9}, 4)
+			requireCalls(t, p, functionCalls{recordCall: 5, waitCall: 1, copyCall: 2, pushCall: 9, popCall: 9}, 4)
 		} else {
-			requireCalls(t, p, functionCalls{record: 3, wait: 3, copyMemory: 1, push: 4, pop: 4}, 0)
+			requireCalls(t, p, functionCalls{recordCall: 3, waitCall: 3, copyCall: 1, pushCall: 4, popCall: 4}, 0)
 		}
 	})
 }
@@ -81,7 +83,7 @@ func requireCalls(t *testing.T, p *pair, each functionCalls, polls int) {
 	src, dst := p.alloc(1<<16, p.stream(p.zero)), p.alloc(1<<16, p.stream(p.second()))
 	calls := func() functionCalls {
 		p.awaitIdle(t)
-		n := functionCalls{anyFunction: 0, query: 0}
+		n := functionCalls{allCalls: 0, queryCall: 0}
 		for name := range each {
 			n[name] = 0
 		}
@@ -99,21 +101,22 @@ func requireCalls(t *testing.T, p *pair, each functionCalls, polls int) {
 		p.start(t, src, dst)()
 	}
 	got := calls()
+	runtime.KeepAlive([]device.Buffer{src, dst}) // whose cleanups make calls too
 	for name := range got {
 		got[name] -= before[name]
 	}
 	polled := 0
 	if polls > 0 {
-		polled = got[query]
+		polled = got[queryCall]
 		require.GreaterOrEqual(t, polled, polls*messages)
 	}
-	want := functionCalls{anyFunction: 3 * polled, query: polled}
+	want := functionCalls{allCalls: 3 * polled, queryCall: polled}
 	for name, n := range each {
 		want[name] = n * messages
-		want[anyFunction] += n * messages
+		want[allCalls] += n * messages
 	}
-	want[push] += polled
-	want[pop] += polled
+	want[pushCall] += polled
+	want[popCall] += polled
 	require.Equal(t, want, got)
 	require.Equal(t, blocking, p.blocking())
 }
