@@ -41,8 +41,8 @@ func plainTCP(o pipe.Options) (*pipe.Context, error) {
 }
 
 // Many peers that do not know the token each send most of a large message and stop. The memory that
-// they hold stays near Limits.UnadmittedBytes, and as many members that connect at the same time
-// are all admitted.
+// they hold stays near Limits.UnadmittedBytes, and as many members that connect meanwhile, up to 100
+// at a time, are all admitted.
 func TestMembersAmongUnadmittedPeers(t *testing.T) {
 	short.Skip(t, "2000 peers")
 	const limit = 64 << 20 // the default
@@ -86,8 +86,13 @@ func TestMembersAmongUnadmittedPeers(t *testing.T) {
 		for _, s := range crowd {
 			crowding.Go(func() { s.Send(part) })
 		}
+		at := make(chan struct{}, 100) // the members whose memory is not admitted yet need a small part of the limit
 		for i := range members {
-			crowding.Go(func() { let[i] = dialAsMember(t.Context(), knocking, url, &hellos[i], a.token) })
+			crowding.Go(func() {
+				at <- struct{}{}
+				let[i] = dialAsMember(t.Context(), knocking, url, &hellos[i], a.token)
+				<-at
+			})
 		}
 		crowding.Wait()
 	}()
