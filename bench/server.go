@@ -139,9 +139,9 @@ func readMessage(in *pipe.Incoming, allocation pipe.Allocation) error {
 	return err
 }
 
-// sentEagerly reports whether the client sends the bytes of a message of this batch without waiting
-// until the server has supplied memory.
-func (s *server) sentEagerly(c batchCommand) bool {
+// readsInTurn reports whether the server reads the messages of this batch one after the other: they
+// are so small that their bytes do not wait until it has supplied memory.
+func (s *server) readsInTurn(c batchCommand) bool {
 	_, host := s.memory.(*arena)
 	switch plan := s.pipe.Plan(); {
 	case !host:
@@ -159,7 +159,7 @@ func (s *server) sentEagerly(c batchCommand) bool {
 // waits once for the GPU that has the memory. The error is that of the pipe or of the GPU, or several of
 // them joined.
 func (s *server) sink(c batchCommand) error {
-	if s.sentEagerly(c) {
+	if s.readsInTurn(c) {
 		for i := range c.messages {
 			if err := s.readMessageInto(i); err != nil {
 				return err

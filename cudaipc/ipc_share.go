@@ -132,7 +132,7 @@ func (p *ipcEnd) export(m *Memory) (base driver.Ptr, h driver.IPCHandle, reason 
 		h, err = g.memory.export(m.block.segment, p.peer)
 		return m.block.segment.base, h, "", err
 	}
-	if has, err := g.hasHandle(m.ptr); !has || err != nil {
+	if has, err := g.hasHandle(m.ptr); !has || err != nil { // a copy is always right
 		return 0, h, noHandle, nil
 	}
 	if base, h, err = g.wrappedHandle(m.ptr); err != nil {
