@@ -132,6 +132,7 @@ func TestEagerWriteCancelled(t *testing.T) {
 			expect(t, server, eagerMessage(i))
 			require.NoError(t, after.Wait(testContext(t)))
 		}
+		synctest.Wait() // until the credit has come
 		require.NoError(t, client.Write(testContext(t), message(1, []int{4 << 20}, nil)), "the credit is back")
 		in := next(t, server)
 		require.NoError(t, in.Discard(testContext(t)))
