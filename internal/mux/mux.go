@@ -63,8 +63,9 @@ const (
 	defaultWindow = 4 << 20
 
 	// messageSize bounds the part of a stream that one message carries, header included. Longer
-	// messages would delay other streams.
-	messageSize = 64 << 10
+	// messages would delay other streams. A part of 64 KiB and its description are written at once,
+	// since the receiver of an incomplete one is woken twice.
+	messageSize = 72 << 10
 
 	// maxBody bounds the body of a message of the peer, because yamux allocates memory for all of
 	// it when it sees the header.

@@ -3,6 +3,7 @@ package mux_test
 import (
 	"bytes"
 	"io"
+	"sync"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -100,4 +101,41 @@ func TestWriteDeadlines(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, <-written)
 	})
+}
+
+// recorder records the sizes of the writes to its socket.
+type recorder struct {
+	socket
+	mu     sync.Mutex
+	writes []int
+}
+
+func (r *recorder) TryWrite(pieces ...[]byte) (int, error) {
+	p := bytes.Join(pieces, nil)
+	r.mu.Lock()
+	r.writes = append(r.writes, len(p))
+	r.mu.Unlock()
+	return r.Write(p)
+}
+
+// TestWritesAtOnce checks that a part of 64 KiB and its description are written to the connection at
+// once, so that the peer is not woken for an incomplete one.
+func TestWritesAtOnce(t *testing.T) {
+	d, a := tcp(t)
+	client := &recorder{socket: d}
+	c, err := mux.New(client, transport.SessionConfig{Client: true})
+	require.NoError(t, err)
+	t.Cleanup(func() { c.Close() })
+	s, err := mux.New(a, transport.SessionConfig{MaxStreams: 1})
+	require.NoError(t, err)
+	t.Cleanup(func() { s.Close() })
+	o, accepted := streams(t, c, s)
+	sent := make([]byte, 64<<10+500)
+	_, err = o.Write(sent)
+	require.NoError(t, err)
+	_, err = io.ReadFull(accepted, make([]byte, len(sent)))
+	require.NoError(t, err)
+	client.mu.Lock()
+	defer client.mu.Unlock()
+	require.Contains(t, client.writes, 12+len(sent))
 }
