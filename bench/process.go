@@ -179,6 +179,12 @@ const (
 	// roleTCP listens on TCP, prints its serverInfo, accepts connections and reads the messages
 	// of one direction.
 	roleTCP = "tcp"
+
+	// roleEcho listens, prints its serverInfo, and sends back every message of every pipe.
+	roleEcho = "echo"
+
+	// roleHub prints an empty object, and then does and answers one hubRequest for each line.
+	roleHub = "hub"
 )
 
 // serverInfo is the first line that a server process prints: where it listens.
@@ -201,12 +207,12 @@ func RunChild(ctx context.Context, in io.Reader, out io.Writer, catalog Catalog)
 	if err := json.Unmarshal(lines.Bytes(), &j); err != nil {
 		return fmt.Errorf("%w: job %.80q: %w", ErrProtocol, lines.Text(), err)
 	}
-	requests := make(chan struct{})
+	requests := make(chan string)
 	go func() {
 		defer cancel()
 		for lines.Scan() {
 			select {
-			case requests <- struct{}{}:
+			case requests <- lines.Text():
 			case <-ctx.Done():
 			}
 		}
@@ -219,6 +225,10 @@ func RunChild(ctx context.Context, in io.Reader, out io.Writer, catalog Catalog)
 		err = j.trips(ctx, requests, answers)
 	case roleTCP:
 		err = j.receive(ctx, answers)
+	case roleEcho:
+		err = j.echo(ctx, answers)
+	case roleHub:
+		err = j.hub(ctx, requests, answers)
 	default:
 		err = fmt.Errorf("%w: role %q", ErrProtocol, j.Role)
 	}
@@ -233,7 +243,7 @@ func RunChild(ctx context.Context, in io.Reader, out io.Writer, catalog Catalog)
 // j.Trace is true, it closes the pipes at the first request, prints their events, and returns. The
 // error is that of the first pipe that failed, of listening or closing, or of out; it is nil if ctx
 // ended.
-func (j job) serve(ctx context.Context, requests <-chan struct{}, out *json.Encoder) error {
+func (j job) serve(ctx context.Context, requests <-chan string, out *json.Encoder) error {
 	var trace *Trace
 	if j.Trace {
 		trace = &Trace{}
@@ -267,7 +277,7 @@ func (j job) serve(ctx context.Context, requests <-chan struct{}, out *json.Enco
 // empty object to out, and waits for a request. Then it makes round trips for the time j.For and
 // prints their durations. The error is that of Spec.options, of withClient or of the round trips,
 // that of out, or ctx.Err() if ctx ends before the request.
-func (j job) trips(ctx context.Context, requests <-chan struct{}, out *json.Encoder) error {
+func (j job) trips(ctx context.Context, requests <-chan string, out *json.Encoder) error {
 	opts, err := j.Spec.options("bench client", j.catalog)
 	if err != nil {
 		return err

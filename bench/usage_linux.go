@@ -3,8 +3,10 @@ package bench
 import (
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 	"syscall"
+	"time"
 )
 
 // residentBytes returns the resident memory of this process in bytes, or 0 if it is unknown.
@@ -95,4 +97,45 @@ func threads() int {
 		return 0
 	}
 	return len(list)
+}
+
+// usageOf returns the resource usage of the process with that id, with its limit of descriptors. The
+// error is that of reading it from the system, as when the process has ended.
+func usageOf(pid int) (processUsage, error) {
+	dir := fmt.Sprintf("/proc/%d", pid)
+	u := processUsage{
+		Resident: kibibytes(dir+"/status", "VmRSS:"),
+		Shared:   kibibytes(dir+"/status", "RssShmem:"),
+	}
+	files, err := os.ReadDir(dir + "/fd")
+	if err != nil {
+		return u, err
+	}
+	u.Descriptors = len(files)
+	limits, err := os.ReadFile(dir + "/limits")
+	if err != nil {
+		return u, err
+	}
+	for line := range strings.Lines(string(limits)) {
+		if value, found := strings.CutPrefix(line, "Max open files"); found {
+			_, _ = fmt.Sscan(value, &u.DescriptorLimit) // "unlimited" stays 0
+		}
+	}
+	tasks, err := filepath.Glob(dir + "/task/*/schedstat")
+	if err != nil {
+		return u, err
+	}
+	for _, task := range tasks {
+		text, err := os.ReadFile(task)
+		if err != nil {
+			continue // the thread has ended
+		}
+		var ns int64
+		if _, err := fmt.Sscan(string(text), &ns); err != nil {
+			return u, fmt.Errorf("%s: %w", task, err)
+		}
+		u.CPU += time.Duration(ns)
+		u.Threads++
+	}
+	return u, nil
 }

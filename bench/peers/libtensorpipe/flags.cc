@@ -6,10 +6,14 @@
 const char* const kUsage =
     "usage: tpbench server --listen URL [path] [--buffers B]\n"
     "       tpbench client --to URL [path] [--buffers B] [flags]\n"
+    "       tpbench echo --listen URL [path]\n"
+    "       tpbench hub [path]\n"
     "\n"
     "The server prints the URL to dial and serves one pipe. The client prints one\n"
     "JSON line with its samples. Both end when stdin does. The exit status is 3\n"
-    "where the path does not work on this machine.\n"
+    "where the path does not work on this machine. An echo sends back all messages\n"
+    "of any number of pipes; a hub opens them and makes round trips as the lines of\n"
+    "stdin request.\n"
     "\n"
     "path:\n"
     "  --transport T     uv or shm, default uv\n"
@@ -67,11 +71,13 @@ const std::map<std::string, Setter>& setters() {
 }
 
 void check(const Flags& flags) {
-  if (flags.role != "server" && flags.role != "client") {
+  const bool listens = flags.role == "server" || flags.role == "echo";
+  const bool dials = flags.role == "client";
+  if (!listens && !dials && flags.role != "hub") {
     throw UsageError("unknown role " + flags.role);
   }
-  if ((flags.role == "server") == flags.listen.empty() || (flags.role == "client") == flags.to.empty()) {
-    throw UsageError("a server needs --listen, a client --to");
+  if (listens == flags.listen.empty() || dials == flags.to.empty()) {
+    throw UsageError("a server or echo needs --listen, a client --to");
   }
   if (flags.depth == 0 || flags.batch == 0) {
     throw UsageError("--depth and --batch must be at least 1");

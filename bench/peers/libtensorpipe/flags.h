@@ -15,8 +15,8 @@ struct UnviableError : std::runtime_error {
 };
 
 struct Flags {
-  std::string role;    // server or client
-  std::string listen;  // URL at which a server listens
+  std::string role;    // server, client, echo or hub
+  std::string listen;  // URL at which a server or an echo listens
   std::string to;      // URL that a client dials
   std::string transport = "uv";
   std::string channel = "basic";

@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "client.h"
+#include "growth.h"
 #include "server.h"
 
 namespace {
@@ -29,9 +30,14 @@ int main(int argc, char** argv) {
   signal(SIGPIPE, SIG_IGN);  // the loss of a peer is an error of its pipe
   try {
     Flags flags = parseFlags(argc, argv);
+    if (flags.role == "hub") {
+      runHub(flags);  // reads stdin
+    }
     watchParent();
     if (flags.role == "server") {
       serve(flags);
+    } else if (flags.role == "echo") {
+      serveEchoes(flags);
     } else {
       measure(flags);
     }
@@ -43,6 +49,9 @@ int main(int argc, char** argv) {
   } catch (const UnviableError& error) {
     std::cerr << error.what() << std::endl;
     _exit(3);
+  } catch (const CorruptError& error) {
+    std::cerr << "tpbench: " << error.what() << std::endl;
+    _exit(4);
   } catch (const std::exception& error) {
     std::cerr << "tpbench: " << error.what() << std::endl;
     _exit(1);
