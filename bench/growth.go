@@ -84,25 +84,26 @@ type Trips struct {
 // GrowthFigures returns the figures of a Growth, in the order of its fields.
 func GrowthFigures() []GrowthFigure {
 	return []GrowthFigure{
-		{"bytes of a pipe", GrowthBytes, func(g *Growth) float64 { return g.BytesPerPipe }},
-		{"shared of these", GrowthBytes, func(g *Growth) float64 { return g.SharedPerPipe }},
-		{"descriptors of a pipe", GrowthCount, func(g *Growth) float64 { return g.DescriptorsPerPipe }},
-		{"threads added", GrowthCount, func(g *Growth) float64 { return g.Threads }},
-		{"idle, of a core", GrowthShare, func(g *Growth) float64 { return g.IdleCore }},
-		{"one pipe p50", GrowthMicros, func(g *Growth) float64 { return g.One.P50 }},
-		{"one pipe p99", GrowthMicros, func(g *Growth) float64 { return g.One.P99 }},
-		{"one pipe CPU", GrowthMicros, func(g *Growth) float64 { return g.One.CPU }},
-		{"in turn p50", GrowthMicros, func(g *Growth) float64 { return g.InTurn.P50 }},
-		{"in turn p99", GrowthMicros, func(g *Growth) float64 { return g.InTurn.P99 }},
-		{"in turn CPU", GrowthMicros, func(g *Growth) float64 { return g.InTurn.CPU }},
+		{"bytes", "resident bytes for each pipe", GrowthBytes, func(g *Growth) float64 { return g.BytesPerPipe }},
+		{"shared", "shared memory of these", GrowthBytes, func(g *Growth) float64 { return g.SharedPerPipe }},
+		{"fds", "descriptors for each pipe", GrowthCount, func(g *Growth) float64 { return g.DescriptorsPerPipe }},
+		{"threads", "threads added by all pipes", GrowthCount, func(g *Growth) float64 { return g.Threads }},
+		{"idle", "idle: CPU time of all processes, of one core", GrowthShare, func(g *Growth) float64 { return g.IdleCore }},
+		{"p50", "round trip on one pipe, median", GrowthMicros, func(g *Growth) float64 { return g.One.P50 }},
+		{"p99", "round trip on one pipe, p99", GrowthMicros, func(g *Growth) float64 { return g.One.P99 }},
+		{"CPU", "CPU time of a round trip on one pipe", GrowthMicros, func(g *Growth) float64 { return g.One.CPU }},
+		{"turn p50", "round trip on all pipes in turn, median", GrowthMicros, func(g *Growth) float64 { return g.InTurn.P50 }},
+		{"turn p99", "round trip on all pipes in turn, p99", GrowthMicros, func(g *Growth) float64 { return g.InTurn.P99 }},
+		{"turn CPU", "CPU time of a round trip in turn", GrowthMicros, func(g *Growth) float64 { return g.InTurn.CPU }},
 	}
 }
 
 // GrowthFigure is one number of a Growth.
 type GrowthFigure struct {
-	Name string
-	Unit GrowthUnit
-	Of   func(*Growth) float64
+	Name  string // short, for the head of a column
+	Title string
+	Unit  GrowthUnit
+	Of    func(*Growth) float64
 }
 
 // GrowthUnit is the unit of a GrowthFigure.
@@ -123,6 +124,18 @@ func (f GrowthFigure) Median(results []*Growth) float64 {
 		all = append(all, f.Of(g))
 	}
 	return median(all)
+}
+
+// Ratio returns the median, over the runs of c, of the figure of A divided by that of B. It leaves out
+// runs in which one of the two is not positive, and returns 0 if none remains.
+func (f GrowthFigure) Ratio(c *GrowthComparison) float64 {
+	var ratios []float64
+	for i := range min(len(c.A), len(c.B)) {
+		if a, b := f.Of(c.A[i]), f.Of(c.B[i]); a > 0 && b > 0 {
+			ratios = append(ratios, a/b)
+		}
+	}
+	return median(ratios)
 }
 
 // Grower is a library whose pipes can be measured as their number grows.

@@ -49,8 +49,8 @@ func (j job) echo(ctx context.Context, out *json.Encoder) error {
 
 // newSlot returns memory for one message of s. The error is that of the allocator.
 func newSlot(s Spec) (*arena, error) {
-	a := &arena{buffers: BuffersDefault, contents: s.contents()}
-	return a, a.resize(1, s.Size)
+	a := &arena{buffers: BuffersDefault, contents: s.contents(), size: s.Size}
+	return a, a.allocate(1)
 }
 
 // echoAll sends back every message of p, from the memory into which it was read, until the pipe ends.

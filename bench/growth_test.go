@@ -193,6 +193,8 @@ func TestCompareGrowth(t *testing.T) {
 	require.Len(t, c.A, 3)
 	require.Len(t, c.B, 3)
 	require.Equal(t, 1.0, GrowthFigures()[3].Median(c.B))
+	require.Equal(t, 1.0, GrowthFigures()[3].Ratio(c), "of the runs in which both have threads")
+	require.Zero(t, GrowthFigures()[0].Ratio(c))
 
 	why := &PathError{"many", errors.New("too many")}
 	c, err = run(make([]error, 3), []error{nil, why})

@@ -31,6 +31,7 @@ type benchmark struct {
 	json                 bool
 	svg                  string
 	trace                string
+	growth               growthFlags
 }
 
 var benchEntry = entry{
@@ -81,6 +82,15 @@ The figures are then medians, and the ratio is the median of those of the pairs.
 A path that only one of the two has is printed without a ratio. This needs g++ and the
 library (Debian: libtensorpipe-dev).
 
+With -pipes or -processes another measurement is made: what many pipes cost. With
+-pipes 1,100 one process opens so many pipes to a second one; with -processes 2,16 it
+has a pipe to each of the others. The columns are, for a pipe at that process, resident
+bytes, shared memory of these and file descriptors, each without what the process has
+before its first pipe; the threads that all pipes add; the CPU time of all processes
+while nothing is sent, as a share of one core; then round trips of 8 bytes with all pipes
+open, on one pipe and on all in turn, with the CPU time of all processes. A number that
+the machine or the library does not support is printed with the reason.
+
 With -json each run and each ratio of two runs is one line. -svg draws the round trips
 and the rate one way over the sizes, a line for each path and library. -trace writes
 when each message was written and read, and when pipes were opened and closed, at both
@@ -113,6 +123,7 @@ func (b *benchmark) flags(fs *flag.FlagSet) {
 	fs.BoolVar(&b.busy, "busy-polling", false, "never block for a message: each process keeps a processor busy")
 	fs.BoolVar(&b.eager, "eager", true, "send parts of 64 KiB to 4 MiB over TCP before the peer asks for them")
 	tracerFlag(fs, &b.anyTracer)
+	b.growth.flags(fs)
 	fs.StringVar(&b.peer, "peer", "", "`library` to compare with: libtensorpipe")
 	fs.StringVar(&b.peerTransport, "peer-transport", "", "`transport` that the peer uses (default: that of -transport)")
 	fs.StringVar(&b.peerChannel, "peer-channel", "", "`channel` that the peer uses (default: that of -channel)")
@@ -123,6 +134,9 @@ func (b *benchmark) flags(fs *flag.FlagSet) {
 }
 
 func (b *benchmark) run(ctx context.Context, s streams) error {
+	if b.growth.wanted() {
+		return b.grow(ctx, s)
+	}
 	specs, err := b.specs()
 	if err != nil {
 		return err

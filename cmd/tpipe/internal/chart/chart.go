@@ -1,4 +1,4 @@
-// Package chart draws values over sizes as SVG: panels next to each other with a common legend.
+// Package chart draws values over sizes as SVG: panels in rows with a common legend.
 // The result is one file without scripts, whose colours follow the light or dark scheme of the
 // viewer.
 package chart
@@ -19,6 +19,8 @@ type Chart struct {
 	Linear bool                      // the horizontal axis is linear
 	Panels []Panel
 	Series []Series
+
+	Columns int // panels in a row; 0: all
 }
 
 // Panel is one of the diagrams of a Chart: a pair of axes with the lines of all series.
@@ -70,15 +72,23 @@ const (
 	marginRight = 30.0
 	top         = 92.0 // where the panels begin
 	below       = 66.0 // for ticks and label of the horizontal axis
+	rowGap      = 30.0 // between two rows of panels, for the titles of the lower one
 	legendRow   = 20.0
 	legendWidth = 330.0 // of one entry
 )
 
 // draw returns the SVG element of the whole chart: the title, the note, all panels and the legend.
 func (c *Chart) draw() node {
-	width := float64(len(c.Panels)) * (marginLeft + panelWidth + marginRight)
-	entries := c.legend(width)
-	height := top + panelHeight + below + entries.height
+	columns := len(c.Panels)
+	if c.Columns > 0 {
+		columns = min(columns, c.Columns)
+	}
+	const rowHeight = panelHeight + below + rowGap
+	rows := (len(c.Panels) + max(columns, 1) - 1) / max(columns, 1)
+	lower := float64(max(rows-1, 0)) * rowHeight // height of all rows but the first
+	width := float64(columns) * (marginLeft + panelWidth + marginRight)
+	entries := c.legend(width, lower)
+	height := top + panelHeight + below + lower + entries.height
 	svg := element("svg", attrs{"xmlns": "http://www.w3.org/2000/svg", "viewBox": "0 0 " + number(width) + " " + number(height),
 		"width": number(width), "height": number(height), "role": "img"})
 	svg.add(
@@ -87,8 +97,12 @@ func (c *Chart) draw() node {
 		label(marginLeft, 30, "head", c.Title), label(marginLeft, 50, "note", c.Note),
 	)
 	for i := range c.Panels {
-		left := float64(i)*(marginLeft+panelWidth+marginRight) + marginLeft
-		svg.add(c.panel(i, left))
+		left := float64(i%columns)*(marginLeft+panelWidth+marginRight) + marginLeft
+		panel := c.panel(i, left)
+		if row := i / columns; row > 0 {
+			panel.move(0, float64(row)*rowHeight)
+		}
+		svg.add(panel)
 	}
 	svg.add(entries.group)
 	return svg

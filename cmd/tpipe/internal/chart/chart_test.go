@@ -169,6 +169,22 @@ func TestLinear(t *testing.T) {
 	require.Equal(t, 1, strings.Count(got, "<circle"), "only that of the legend")
 }
 
+// TestColumns checks that panels beyond the first row are moved down, and that the drawing is as wide
+// as a row and high enough for all rows.
+func TestColumns(t *testing.T) {
+	c := example()
+	for range 3 {
+		c.Panels = append(c.Panels, c.Panels[0])
+	}
+	c.Columns = 2
+	got := text(t, c)
+	require.Contains(t, got, `viewBox="0 0 1080 1290"`)
+	require.Equal(t, 2, strings.Count(got, `transform="translate(0,396)"`))
+	require.Equal(t, 1, strings.Count(got, `transform="translate(0,792)"`))
+	c.Columns = 9
+	require.Contains(t, text(t, c), `viewBox="0 0 2700 `)
+}
+
 type full struct{}
 
 func (full) Write([]byte) (int, error) { return 0, io.ErrShortWrite }

@@ -210,13 +210,14 @@ type legend struct {
 }
 
 // legend returns the legend, which lies below the panels: a sample line and the name of each
-// series, in as many columns as fit into width. Its height does not include the panels.
-func (c *Chart) legend(width float64) legend {
+// series, in as many columns as fit into width. The panels have the height of one row and of lower.
+// The height of the legend does not include the panels.
+func (c *Chart) legend(width, lower float64) legend {
 	columns := max(int((width-marginLeft)/legendWidth), 1)
 	g := element("g", nil)
 	for i, s := range c.Series {
 		x := marginLeft + float64(i%columns)*legendWidth
-		y := top + panelHeight + below + float64(i/columns)*legendRow
+		y := top + panelHeight + below + lower + float64(i/columns)*legendRow
 		sample := s.stroke()
 		sample["points"] = number(x) + "," + number(y) + " " + number(x+36) + "," + number(y)
 		g.add(element("polyline", sample), s.dot(x+18, y))

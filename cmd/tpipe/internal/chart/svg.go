@@ -38,6 +38,12 @@ func textElement(name string, a attrs, text string) node {
 // add appends children to the child elements of n, in order.
 func (n *node) add(children ...node) { n.Children = append(n.Children, children...) }
 
+// move shifts n by x to the right and by y down. n must not have been moved before.
+func (n *node) move(x, y float64) {
+	value := "translate(" + number(x) + "," + number(y) + ")"
+	n.Attrs = append(n.Attrs, xml.Attr{Name: xml.Name{Local: "transform"}, Value: value})
+}
+
 // label returns an SVG element with the given text at the position x, y. Its class attribute, which
 // selects the style, is class.
 func label(x, y float64, class, text string) node {
