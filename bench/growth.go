@@ -154,7 +154,7 @@ type GrowthComparison struct {
 	WhyA, WhyB error
 }
 
-// CompareGrowth measures s with a and b alternately, each as often as runs says, and the first of a
+// CompareGrowth measures s with a and b alternately, as many times as runs, and the first of a
 // run is a and b in turn. b may be nil. A library that cannot do it, with an error that matches
 // ErrPath, is not measured again; its results are dropped and the reason is in the comparison. Any
 // other error ends the comparison, which is nil then.

@@ -105,7 +105,7 @@ func (m *growthRun) measure(ctx context.Context) error {
 	return m.trips(hubTurn, &r.InTurn)
 }
 
-// hubUsage has the hub release memory that it does not need, and returns what it uses.
+// hubUsage has the hub release memory that it does not need, and returns its usage.
 func (m *growthRun) hubUsage() (processUsage, error) {
 	if _, err := m.request(hubRequest{Verb: hubTrim}); err != nil {
 		return processUsage{}, err

@@ -38,7 +38,7 @@ const (
 	growthDeadline     = time.Minute     // for one library and one number
 )
 
-// grow measures the cost of many pipes, as b.growth says, prints it and draws it. The error is a
+// grow measures the cost of many pipes for the numbers in b.growth, prints it and draws it. The error is a
 // *usageError if a flag is invalid or does not apply, that of bench.CompareGrowth or of a file, or
 // errInterrupted.
 func (b *benchmark) grow(ctx context.Context, s streams) error {

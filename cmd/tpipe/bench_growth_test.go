@@ -2,9 +2,12 @@ package main
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -53,7 +56,7 @@ func TestBenchGrowth(t *testing.T) {
 	}
 }
 
-// TestGrowthReport checks that a library that cannot have so many pipes is printed with the reason and
+// TestGrowthReport checks that a library that cannot have a number of pipes is printed with the reason and
 // is not drawn at that number.
 func TestGrowthReport(t *testing.T) {
 	var out strings.Builder
@@ -92,4 +95,56 @@ func TestBenchGrowthUsage(t *testing.T) {
 		require.Empty(t, stdout, args)
 		require.Contains(t, stderr, want, args)
 	}
+}
+
+// TestBenchGrowthProcessesEnd checks that all processes of either library exit when the bench is
+// interrupted or killed.
+func TestBenchGrowthProcessesEnd(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("children are looked for in /proc")
+	}
+	programs := []string{benchChildName}
+	if err := (bench.Libtensorpipe{}).Build(); err == nil {
+		programs = append(programs, "tpbench")
+	} else {
+		t.Log("without libtensorpipe: ", err)
+	}
+	for name, end := range map[string]os.Signal{"interrupted": os.Interrupt, "killed": os.Kill} {
+		for _, program := range programs {
+			t.Run(program+"/"+name, func(t *testing.T) {
+				line := "bench -processes 3 -transport uv -count 10000000"
+				if program != benchChildName {
+					line += " -peer libtensorpipe -pairs 1"
+				}
+				p := start(t, strings.Fields(line)...)
+				var children []int
+				require.Eventually(t, func() bool {
+					children = childrenOf(p.cmd.Process.Pid, program)
+					return len(children) == 3
+				}, processTimeout, pollInterval)
+				p.signal(end)
+				p.wait()
+				require.Eventually(t, func() bool { return !slices.ContainsFunc(children, isRunning) }, processTimeout, pollInterval)
+			})
+		}
+	}
+}
+
+// childrenOf returns the ids of the children of the process pid that run that program or command.
+func childrenOf(pid int, program string) (ids []int) {
+	entries, err := os.ReadDir("/proc")
+	if err != nil {
+		return nil
+	}
+	for _, e := range entries {
+		id, err := strconv.Atoi(e.Name())
+		if err != nil {
+			continue
+		}
+		line, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", id))
+		if _, parent := processState(id); parent == pid && strings.Contains(string(line), program) {
+			ids = append(ids, id)
+		}
+	}
+	return ids
 }
