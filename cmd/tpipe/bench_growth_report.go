@@ -128,6 +128,18 @@ func growthCell(unit bench.GrowthUnit, v float64) string {
 	}
 }
 
+// growthTick returns a value of that unit as text for an axis, whose ticks are at round decimal numbers.
+func growthTick(unit bench.GrowthUnit, v float64) string {
+	switch {
+	case unit == bench.GrowthBytes && v >= 1e6:
+		return fmt.Sprintf("%.4g MB", v/1e6)
+	case unit == bench.GrowthBytes:
+		return fmt.Sprintf("%.4g kB", v/1e3)
+	default:
+		return growthCell(unit, v)
+	}
+}
+
 // growthBytes returns v, a number of bytes that may be negative, as text with a unit.
 func growthBytes(v float64) string {
 	if v < 0 {
@@ -151,13 +163,14 @@ func (r *growthReport) line(transport, subject string, kind chart.Kind) *growthS
 // chart returns a chart of all results, with a panel for each figure.
 func (r *growthReport) chart() *chart.Chart {
 	c := &chart.Chart{
-		Title: "The cost of pipes by the number of " + r.what(), Note: r.facts(), Columns: 3,
+		Title: "The cost of pipes by the number of " + r.what(), Columns: 3,
+		Note: r.facts() + "; logarithmic axes have no 0, which is then not drawn",
 		Size: r.what(), Sizes: func(v float64) string { return fmt.Sprintf("%.0f", v) },
 	}
 	figures := bench.GrowthFigures()
 	for _, f := range figures {
 		c.Panels = append(c.Panels, chart.Panel{
-			Title: f.Title, Log: f.Unit != bench.GrowthCount, Values: func(v float64) string { return growthCell(f.Unit, v) },
+			Title: f.Title, Log: f.Unit != bench.GrowthCount, Values: func(v float64) string { return growthTick(f.Unit, v) },
 		})
 	}
 	var transports []string

@@ -47,7 +47,7 @@ func TestBenchGrowth(t *testing.T) {
 		requireXML(t, drawn)
 		for _, library := range libraries {
 			require.Equal(t, 1, strings.Count(string(drawn), ">uv, "+library+"</text>"), "legend")
-			for _, unit := range []string{" us", " KiB"} {
+			for _, unit := range []string{" us", " [kM]B"} {
 				require.Regexp(t, "<title>uv, "+library+", 3: [^<]*"+unit, string(drawn))
 			}
 		}
