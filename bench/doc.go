@@ -33,6 +33,14 @@
 // server's Read has returned, by the clock of the machine; neither waits for a GPU. The yardstick
 // [DeviceCopy] is the driver's copy between the same GPUs.
 //
+// # Many pipes
+//
+// A [GrowthSpec] describes what many pipes cost: a process, the hub, opens a number of pipes to one
+// or more others, and is observed while idle and in round trips of 8 bytes. [CompareGrowth] measures
+// two libraries alternately. Bytes, descriptors and threads are read from the system by the calling
+// process, after the hub has released unused memory, and are those of the hub without what it had
+// before its first pipe. CPU time is that of all processes. Every echo is compared.
+//
 // # Processes
 //
 // The second process runs the same program: a [Program] describes how to start it so that it calls

@@ -52,7 +52,7 @@ func (s GrowthSpec) Check() error {
 func (s GrowthSpec) spec() Spec {
 	return Spec{
 		Transports: []string{s.Transport}, Channels: []string{basic.Name}, Dialect: pipe.DialectNative,
-		Size: 8, Named: true, RoundTrips: 1,
+		Size: 8, Named: true,
 	}
 }
 

@@ -47,31 +47,29 @@ const (
 	hubTrim = "trim"
 )
 
-// start starts all processes, the hub last.
+// start starts all processes, the hub first.
 func (m *growthRun) start(ctx context.Context, start starter) error {
-	m.processes = []*process{nil}
-	for range m.spec.Processes - 1 {
-		var info serverInfo
-		p, err := start(ctx, roleEcho, &info)
+	run := func(role string, answer any) error {
+		p, err := start(ctx, role, answer)
 		if p != nil {
 			m.processes = append(m.processes, p)
 		}
-		if err == nil && len(info.URLs) == 0 {
-			err = ErrProtocol
-		}
-		if err != nil {
-			m.processes = m.processes[1:]
+		return err
+	}
+	if err := run(roleHub, &struct{}{}); err != nil {
+		return err
+	}
+	for range m.spec.Processes - 1 {
+		var info serverInfo
+		if err := run(roleEcho, &info); err != nil {
 			return err
+		}
+		if len(info.URLs) == 0 {
+			return fmt.Errorf("%w: no address", ErrProtocol)
 		}
 		m.urls = append(m.urls, info.URLs[0])
 	}
-	hub, err := start(ctx, roleHub, &struct{}{})
-	if hub == nil {
-		m.processes = m.processes[1:]
-		return err
-	}
-	m.processes[0] = hub
-	return err
+	return nil
 }
 
 // measure opens the pipes and fills m.result. The error is that of a process, of reading its usage,

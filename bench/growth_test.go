@@ -118,7 +118,7 @@ func TestGrowProcessKilled(t *testing.T) {
 	}
 	_, err := measureGrowth(t.Context(), "any", s, killed)
 	require.NotErrorIs(t, err, ErrPath)
-	require.EqualError(t, err, "process echo: signal: killed: too many pipes")
+	require.EqualError(t, err, "process hub: signal: killed: too many pipes")
 }
 
 // TestHubFindsDifference tests that a hub notices an echo with other bytes.
