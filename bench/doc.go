@@ -38,7 +38,7 @@
 // A [GrowthSpec] describes what many pipes cost: a process, the hub, opens a number of pipes to one
 // or more others, and is observed while idle and in round trips of 8 bytes. [CompareGrowth] measures
 // two libraries alternately. Bytes, descriptors and threads are read from the system by the calling
-// process, after the hub has released unused memory, and are those of the hub without what it had
+// process, after the hub has released unused memory, and are those of the hub minus those
 // before its first pipe. CPU time is that of all processes. Every echo is compared.
 //
 // # Processes

@@ -120,6 +120,9 @@ func growthCell(unit bench.GrowthUnit, v float64) string {
 	case bench.GrowthBytes:
 		return growthBytes(v)
 	case bench.GrowthShare:
+		if v >= 1 {
+			return fmt.Sprintf("%.0f %%", 100*v)
+		}
 		return fmt.Sprintf("%.3g %%", 100*v)
 	case bench.GrowthMicros:
 		return micros(v)

@@ -75,6 +75,7 @@ func TestGrowthReport(t *testing.T) {
 	require.Len(t, c.Series[0].Lines[0], 2)
 	require.Len(t, c.Series[1].Lines[0], 1)
 	require.Equal(t, "-1 KiB", growthBytes(-1024))
+	require.Equal(t, "6400 %", growthCell(bench.GrowthShare, 64))
 }
 
 func TestBenchGrowthUsage(t *testing.T) {
