@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tensorpipe-go/tensorpipe/device"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/race"
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
 
@@ -200,7 +201,7 @@ func TestAllocationMustFit(t *testing.T) {
 func TestDiscard(t *testing.T) {
 	onEveryPath(t, func(t *testing.T, client, server *pipe.Pipe) {
 		ops := []*pipe.WriteOp{
-			client.WriteAsync(testContext(t), message(1, []int{5 << 20, 0, 7}, []int{40 << 20, 0, 3 << 20})),
+			client.WriteAsync(testContext(t), message(1, []int{5 << 20, 0, 7}, []int{race.Pick(40<<20, 10<<20), 0, 3 << 20})),
 			client.WriteAsync(testContext(t), message(2, []int{5}, []int{6}, device.CPU())),
 			client.WriteAsync(testContext(t), message(3, []int{7}, []int{8})),
 		}

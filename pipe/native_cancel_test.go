@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tensorpipe-go/tensorpipe/device"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/race"
 	"github.com/tensorpipe-go/tensorpipe/internal/testutil/short"
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
@@ -63,7 +64,7 @@ func TestNativeWriteCancelledDuringTransfer(t *testing.T) {
 	short.Skip(t, "large tensors on every path")
 	onNativePaths(t, func(t *testing.T, client, server *pipe.Pipe) {
 		exchange(t, client, server, message(0, nil, []int{large})) // opens the bulk connection
-		for range 5 {
+		for range race.Pick(5, 2) {
 			ctx, cancel := cancelled(t)
 			wanted := client.WriteAsync(testContext(t), message(1, nil, []int{large}))
 			m := message(2, nil, []int{8 * large})
@@ -130,7 +131,7 @@ func TestNativeReadWithEndedContext(t *testing.T) {
 // the reverse order of Next, and the write of each completes with its Read.
 func TestNativeReadsInAnyOrder(t *testing.T) {
 	onNativePaths(t, func(t *testing.T, client, server *pipe.Pipe) {
-		const count = 12
+		count := race.Pick(12, 6) // each form of message
 		var ops []*pipe.WriteOp
 		var sent []*pipe.Message
 		for i := range count {

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tensorpipe-go/tensorpipe/device"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/race"
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
 
@@ -70,7 +71,7 @@ func TestEager(t *testing.T) {
 				}
 			}
 			var all []*pipe.Message
-			for i := range 20 {
+			for i := range race.Pick(20, 8) { // more than the credit
 				all = append(all, eagerMessage(i), message(i, []int{rendezvous}, nil), message(i, []int{3}, []int{70_000}))
 			}
 			exchange(t, client, server, all...)
@@ -112,7 +113,7 @@ func TestEagerWriteCancelled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client, server := connect(t, nativePath(), eager)
 		grantCredit(t, client, server)
-		for i := range 40 {
+		for i := range race.Pick(40, 9) {
 			ctx, cancel := cancelled(t)
 			m := message(i, []int{3 << 20}, []int{1 << 20}, device.CPU())
 			op := client.WriteAsync(ctx, m)
@@ -144,7 +145,7 @@ func TestEagerWriteCancelled(t *testing.T) {
 // can be cancelled, as often as one likes.
 func TestEagerReadCancelled(t *testing.T) {
 	onEagerPaths(t, func(t *testing.T, client, server *pipe.Pipe) {
-		for i := range 30 {
+		for i := range race.Pick(30, 8) {
 			op := client.WriteAsync(testContext(t), message(i, []int{1 << 20}, []int{1 << 20}, device.CPU()))
 			in := next(t, server)
 			if i%2 == 0 {
