@@ -57,7 +57,10 @@ func TestHostNeverWaits(t *testing.T) {
 	})
 }
 
-// pattern returns n bytes that differ from their neighbours.
+// pattern returns n bytes that differ from their neighbours. Nothing else has the memory, and the race
+// detector makes each of many million bytes slow.
+//
+//go:norace
 func pattern(n int) []byte {
 	p := make([]byte, n)
 	for i := range p {
