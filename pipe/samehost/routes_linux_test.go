@@ -111,16 +111,21 @@ func (w route) requireRoute(t *testing.T, p *pipe.Pipe) {
 // errOtherBytes is returned if an echo differs from the message.
 var errOtherBytes = errors.New("the echo differs from the message")
 
+// pattern returns n new bytes that depend on seed. Nothing else has the memory, and the race detector
+// makes each of many million bytes slow.
+//
+//go:norace
+func pattern(seed, n int) []byte {
+	p := make([]byte, n)
+	for i := range p {
+		p[i] = byte(i>>11 + i*7 + seed)
+	}
+	return p
+}
+
 // testMessages returns three new messages: a small one with a target device, a large one of which
 // some tensors have one, and a small one without.
 func testMessages() []*pipe.Message {
-	pattern := func(seed, n int) []byte {
-		p := make([]byte, n)
-		for i := range p {
-			p[i] = byte(i>>11 + i*7 + seed)
-		}
-		return p
-	}
 	tensor := func(seed, n int, target device.Device) pipe.Tensor {
 		return pipe.Tensor{Buffer: device.Bytes(pattern(seed, n)), TargetDevice: target}
 	}

@@ -109,17 +109,23 @@ func small(i int) *pipe.Message {
 // mixed returns the i-th message of a sequence in which small and large messages alternate and each
 // has other bytes. Equal i give equal messages.
 func mixed(i int) *pipe.Message {
-	fill := func(seed, n int) device.Buffer {
-		p := make([]byte, n)
-		for k := range p {
-			p[k] = byte(k>>12 + k*seed + i)
-		}
-		return device.Bytes(p)
-	}
+	fill := func(step, n int) device.Buffer { return device.Bytes(rising(step, i, n)) }
 	m := &pipe.Message{Metadata: fmt.Append(nil, i)}
 	m.Tensors = append(m.Tensors, pipe.Tensor{Buffer: fill(3, 1000+i%40), TargetDevice: device.CPU()})
 	if i%4 > 0 {
 		m.Tensors = append(m.Tensors, pipe.Tensor{Buffer: fill(5, i%40*150_000)})
 	}
 	return m
+}
+
+// rising returns n new bytes that rise by step, from first on. Nothing else has the memory, and the
+// race detector makes each of many million bytes slow.
+//
+//go:norace
+func rising(step, first, n int) []byte {
+	p := make([]byte, n)
+	for k := range p {
+		p[k] = byte(k>>12 + k*step + first)
+	}
+	return p
 }
