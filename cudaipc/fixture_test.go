@@ -191,9 +191,11 @@ func (f *fixture) stats(d device.Device) MemoryStats {
 	return s
 }
 
-// pattern returns n bytes that differ for each seed and from their neighbours.
+// pattern returns n bytes that differ for each seed and from their neighbours. They repeat, since
+// computing each is slow under the race detector, after a number of bytes that is no multiple of a
+// slot.
 func pattern(seed, n int) []byte {
-	const period = 1 << 16 // the bytes repeat, and computing each is slow under the race detector
+	const period = 65_521
 	p := make([]byte, n)
 	for i := range min(n, period) {
 		p[i] = byte(seed*31 + i*7 + i>>8)

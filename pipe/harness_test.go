@@ -269,10 +269,10 @@ func message(seed int, payloads []int, tensors []int, targets ...device.Device) 
 	return m
 }
 
-// pattern returns n new bytes that depend on seed. They repeat after 64 KiB, since computing each
-// byte is slow under the race detector.
+// pattern returns n new bytes that depend on seed. They repeat, since computing each byte is slow
+// under the race detector, after a number of bytes that is no multiple of a chunk.
 func pattern(n, seed int) []byte {
-	const period = 1 << 16
+	const period = 65_521
 	p := make([]byte, n)
 	for i := range min(n, period) {
 		p[i] = byte(i*7 + i>>8 + seed*31)

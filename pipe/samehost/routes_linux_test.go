@@ -118,7 +118,7 @@ var errOtherBytes = errors.New("the echo differs from the message")
 func pattern(seed, n int) []byte {
 	p := make([]byte, n)
 	for i := range p {
-		p[i] = byte(i>>11 + i*7 + seed)
+		p[i] = byte(i/2_039 + i*7 + seed)
 	}
 	return p
 }

@@ -125,7 +125,7 @@ func mixed(i int) *pipe.Message {
 func rising(step, first, n int) []byte {
 	p := make([]byte, n)
 	for k := range p {
-		p[k] = byte(k>>12 + k*step + first)
+		p[k] = byte(k/4_093 + k*step + first)
 	}
 	return p
 }
