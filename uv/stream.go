@@ -156,15 +156,10 @@ func (s *stream) WriteBuffers(pieces *net.Buffers) (int64, error) {
 // number of bytes written. It returns 0 and nil if the socket accepts none, and always on systems
 // other than Linux. The error is ErrClosed after CloseWrite or Close, and otherwise that of the
 // socket. pieces are not kept.
-func (s *stream) TryWrite(pieces ...[]byte) (n int, err error) {
+func (s *stream) TryWrite(pieces ...[]byte) (int, error) {
 	failpoint.Here()
-	for _, p := range pieces {
-		k, err := s.writer.TryWrite(p)
-		if n += k; err != nil || k < len(p) {
-			return n, s.conn.writeError(err)
-		}
-	}
-	return n, nil
+	n, err := s.writer.TryWrite(pieces...)
+	return n, s.conn.writeError(err)
 }
 
 func (s *stream) CloseWrite() error { return s.conn.CloseWrite() }

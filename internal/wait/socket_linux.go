@@ -8,6 +8,7 @@ import (
 	"runtime"
 	"syscall"
 	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -180,9 +181,10 @@ type Writer struct {
 	attempt func(fd uintptr) bool // write
 
 	// Of the call under way.
-	src []byte
-	n   int
-	err error // of the system call
+	pieces []unix.Iovec // that are not written yet; nil at the end of a call
+	memory []unix.Iovec // of pieces
+	n      int
+	err    error // of the system call
 }
 
 // NewWriter returns a Writer of s, which the caller keeps. It returns an error if s has no
@@ -197,43 +199,69 @@ func NewWriter(s Socket) (*Writer, error) {
 	return w, nil
 }
 
-// TryWrite writes as much of p as the socket accepts without blocking, and returns how much that
+// TryWrite writes pieces in order, as much as the socket accepts, and returns how many bytes that
 // is, possibly 0, also with an error. It blocks only while another goroutine is in the socket's
-// Write. It allocates nothing, and keeps p only during the call. Its errors are those of the
-// socket's Write.
-func (w *Writer) TryWrite(p []byte) (int, error) {
-	w.src, w.n, w.err = p, 0, nil
+// Write. It allocates nothing for a few pieces, and keeps them only during the call. Its errors are
+// those of the socket's Write.
+func (w *Writer) TryWrite(pieces ...[]byte) (int, error) {
+	w.n, w.err = 0, nil
+	w.pieces = w.memory[:0]
+	for _, p := range pieces {
+		if len(p) > 0 {
+			w.pieces = append(w.pieces, unix.Iovec{Base: &p[0]})
+			w.pieces[len(w.pieces)-1].SetLen(len(p))
+		}
+	}
+	w.memory = w.pieces
 	err := w.raw.Write(w.attempt)
-	w.src = nil
+	clear(w.memory)
+	w.pieces = nil
 	switch {
 	case err != nil:
 		return 0, w.failure(cause(err))
 	case w.err != nil:
-		return w.n, w.failure(os.NewSyscallError("write", w.err))
+		return w.n, w.failure(os.NewSyscallError("writev", w.err))
 	}
 	return w.n, nil
 }
 
-// write is the callback by which TryWrite writes to the socket fd: it writes w.src until the socket
-// is full, and stores the result in w.n and w.err. It always returns true, so that the runtime does
-// not block the goroutine.
+// maxPieces is the most pieces that writev(2) takes.
+const maxPieces = 1024
+
+// write is the callback by which TryWrite writes to the socket fd: it writes w.pieces until the
+// socket is full, and stores the result in w.n and w.err. It always returns true, so that the
+// runtime does not block the goroutine.
 func (w *Writer) write(fd uintptr) bool {
-	for w.n < len(w.src) {
-		var n int
-		n, w.err = unix.Write(int(fd), w.src[w.n:])
-		if w.err == unix.EINTR {
-			continue
+	for len(w.pieces) > 0 {
+		count := min(len(w.pieces), maxPieces)
+		n, _, errno := unix.Syscall(unix.SYS_WRITEV, fd, uintptr(unsafe.Pointer(&w.pieces[0])), uintptr(count))
+		switch errno {
+		case 0:
+			w.written(int(n))
+		case unix.EINTR:
+		case unix.EAGAIN:
+			return true
+		default:
+			w.err = errno
+			return true
 		}
-		if w.err == unix.EAGAIN {
-			w.err = nil
-			break
-		}
-		if w.err != nil {
-			break
-		}
-		w.n += n
 	}
 	return true
+}
+
+// written removes the first n bytes from w.pieces and adds them to w.n.
+func (w *Writer) written(n int) {
+	w.n += n
+	for len(w.pieces) > 0 && n >= int(w.pieces[0].Len) {
+		n -= int(w.pieces[0].Len)
+		w.pieces = w.pieces[1:]
+	}
+	if n > 0 {
+		p := &w.pieces[0]
+		rest := unsafe.Slice(p.Base, p.Len)[n:]
+		p.Base = &rest[0]
+		p.SetLen(len(rest))
+	}
 }
 
 // failure returns err wrapped in a *net.OpError, like the errors of the socket's Write.

@@ -20,4 +20,4 @@ type Writer struct{}
 func NewWriter(Socket) (*Writer, error) { return &Writer{}, nil }
 
 // TryWrite writes nothing and returns 0 and nil, so that the caller uses a blocking write.
-func (*Writer) TryWrite([]byte) (int, error) { return 0, nil }
+func (*Writer) TryWrite(...[]byte) (int, error) { return 0, nil }

@@ -11,14 +11,19 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/internal/wait"
 )
 
-// TryWrite returns how many bytes the socket has accepted. If the caller writes the remainder, no
-// bytes are lost.
+// TryWrite returns how many bytes of its pieces the socket has accepted. If the caller writes the
+// remainder, no bytes are lost.
 func TestTryWrite(t *testing.T) {
 	_, near, far := pair(t, wait.Config{})
 	w, err := wait.NewWriter(near)
 	require.NoError(t, err)
 	data := bytes.Repeat([]byte("tensor"), 4<<20)
-	n, err := w.TryWrite(data)
+	pieces := [][]byte{data[:10], nil, data[10:500], {}}
+	for rest := data[500:]; len(rest) > 0; rest = rest[min(len(rest), 10_007):] {
+		pieces = append(pieces, rest[:min(len(rest), 10_007)])
+	}
+	require.Greater(t, len(pieces), 1024, "more than one system call takes")
+	n, err := w.TryWrite(pieces...)
 	require.NoError(t, err)
 	require.Positive(t, n)
 	require.Less(t, n, len(data), "it does not wait for the reader")
@@ -50,9 +55,10 @@ func TestTryWriteAllocatesNothing(t *testing.T) {
 	_, near, far := pair(t, wait.Config{})
 	w, err := wait.NewWriter(near)
 	require.NoError(t, err)
-	p, got := []byte("small"), make([]byte, 5)
+	pieces, got := [][]byte{[]byte("sm"), []byte("all")}, make([]byte, 5)
 	require.Zero(t, testing.AllocsPerRun(100, func() {
-		_, _ = w.TryWrite(p)
+		_, _ = w.TryWrite(pieces...)
 		_, _ = io.ReadFull(far, got)
 	}))
+	require.Equal(t, "small", string(got))
 }

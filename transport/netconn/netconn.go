@@ -199,20 +199,15 @@ func (s *stream) writeError(err error) error {
 }
 
 // TryWrite implements transport.Stream. It writes nothing if the net.Conn is not a socket.
-func (s *stream) TryWrite(pieces ...[]byte) (n int, err error) {
+func (s *stream) TryWrite(pieces ...[]byte) (int, error) {
 	if s.finished.Load() {
 		return 0, transport.ErrClosed
 	}
 	if s.try == nil {
 		return 0, nil
 	}
-	for _, p := range pieces {
-		k, err := s.try.TryWrite(p)
-		if n += k; err != nil || k < len(p) {
-			return n, s.writeError(err)
-		}
-	}
-	return n, nil
+	n, err := s.try.TryWrite(pieces...)
+	return n, s.writeError(err)
 }
 
 // CloseWrite implements transport.Stream. If the net.Conn has no writing half of its own, CloseWrite
