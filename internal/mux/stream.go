@@ -28,6 +28,7 @@ type stream struct {
 
 	reading chanmutex.Mutex
 	writing chanmutex.Mutex
+	body    [][]byte // memory of gather
 
 	mu           sync.Mutex  // held while the fields below or a deadline change
 	closed       atomic.Bool // Close was called
@@ -93,29 +94,44 @@ func (s *stream) TryWrite(pieces ...[]byte) (n int, err error) {
 	if s.sessionEnded.Load() {
 		return 0, s.cause(os.ErrDeadlineExceeded)
 	}
+	left, skip := 0, 0 // bytes that are not written yet, and those of pieces[0] that are
 	for _, p := range pieces {
-		k, err := s.tryPiece(p)
-		if n += k; err != nil || k < len(p) {
+		left += len(p)
+	}
+	for left > 0 {
+		k, err := s.sendWindow.claim(min(left, messageSize-headerSize))
+		if k == 0 {
 			return n, s.cause(err)
+		}
+		body := s.gather(pieces, skip, k)
+		h := streamMessage(data, s.StreamID(), uint32(k))
+		ok, _ := s.session.link.out.tryEnqueue(&h, body...)
+		clear(body)
+		if !ok {
+			s.sendWindow.refund(k)
+			return n, nil
+		}
+		n += k
+		left -= k
+		for skip += k; len(pieces) > 0 && skip >= len(pieces[0]); pieces = pieces[1:] {
+			skip -= len(pieces[0])
 		}
 	}
 	return n, nil
 }
 
-func (s *stream) tryPiece(p []byte) (n int, err error) {
-	for n < len(p) {
-		k, err := s.sendWindow.claim(min(len(p)-n, messageSize-headerSize))
-		if k == 0 {
-			return n, err
+// gather returns the n bytes of pieces that follow the first skip bytes, as pieces of the same memory.
+// The result is valid until the next call. The caller holds s.writing.
+func (s *stream) gather(pieces [][]byte, skip, n int) [][]byte {
+	s.body = s.body[:0]
+	for _, p := range pieces {
+		p = p[skip:min(skip+n, len(p))]
+		skip, n = 0, n-len(p)
+		if s.body = append(s.body, p); n == 0 {
+			break
 		}
-		h := streamMessage(data, s.StreamID(), uint32(k))
-		if ok, _ := s.session.link.out.tryEnqueue(&h, p[n:n+k]); !ok {
-			s.sendWindow.refund(k)
-			return n, nil
-		}
-		n += k
 	}
-	return n, nil
+	return s.body
 }
 
 // writeMessage queues as much of p, which must not be empty, as one message carries and returns how

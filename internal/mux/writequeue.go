@@ -14,7 +14,8 @@ const (
 	maxQueued = 2 * messageSize
 
 	// smallMessage is the size of messages that may exceed maxQueued, by as much again: they would
-	// lose much by waiting for large ones.
+	// lose much by waiting for large ones. Longer messages are written from the memory of the caller
+	// if nothing is queued.
 	smallMessage = 4 << 10
 
 	// flushRounds is how often a writer goes on with messages that others have queued during its
@@ -31,7 +32,10 @@ type writeQueue struct {
 	quota   transport.Quota       // charged for queued bytes; nil: none
 	failure atomic.Pointer[error] // the first error of a write
 	writers sync.WaitGroup        // goroutines that write
-	pieces  [1][]byte             // the argument of TryWrite; of the goroutine that has set writing
+
+	// Of the goroutine that has set writing.
+	pieces [][]byte // the argument of TryWrite
+	head   header   // of a message that is written from the memory of the caller
 
 	mu      sync.Mutex
 	buf     []byte        // queued messages
@@ -46,10 +50,9 @@ func newWriteQueue(conn transport.Stream, quota transport.Quota) *writeQueue {
 	return &writeQueue{conn: conn, quota: quota}
 }
 
-// enqueue queues a copy of the message of h and body, and writes it as tryEnqueue does. It blocks
-// while the queue has no space, and returns true once the message is queued, or discarded because
-// the queue is closed. If deadline is closed first it returns false and has queued nothing. A nil
-// deadline means none.
+// enqueue does what tryEnqueue does, and blocks while the queue has no space. It returns true once
+// the message is written or queued, or discarded because the queue is closed. If deadline is closed
+// first it returns false and has queued nothing. A nil deadline means none.
 func (o *writeQueue) enqueue(h *header, body []byte, deadline <-chan struct{}) bool {
 	for {
 		ok, space := o.tryEnqueue(h, body)
@@ -64,29 +67,82 @@ func (o *writeQueue) enqueue(h *header, body []byte, deadline <-chan struct{}) b
 	}
 }
 
-// tryEnqueue queues a copy of the message of h and body and returns true and nil. If no other
-// goroutine is writing, it also writes the queue as far as that does not block, and leaves the
-// remainder to a goroutine. If there is no space it returns false, and a channel that is closed
-// when there may be. If the queue is closed it discards the message and returns true.
-func (o *writeQueue) tryEnqueue(h *header, body []byte) (ok bool, space <-chan struct{}) {
+// tryEnqueue writes the message of h and the pieces of body, as far as that does not block, or
+// queues a copy of it, and returns true and nil. Bytes for which the connection has no room at once
+// are copied too, and left to a goroutine. If there is no space it returns false, and a channel that is
+// closed when there may be. If the queue is closed it discards the message and returns true. It does
+// not keep the pieces.
+func (o *writeQueue) tryEnqueue(h *header, body ...[]byte) (ok bool, space <-chan struct{}) {
+	size := 0
+	for _, p := range body {
+		size += len(p)
+	}
 	o.mu.Lock()
-	if space := o.full(len(body)); space != nil {
+	if space := o.full(size); space != nil {
 		o.mu.Unlock()
 		return false, space
 	}
-	if !o.closed {
-		o.buf = append(append(o.buf, h[:]...), body...)
-		if o.quota != nil {
-			o.quota.Add(headerSize + len(body))
-		}
+	if o.closed {
+		o.mu.Unlock()
+		return true, nil
 	}
-	mine := !o.writing && !o.closed
-	o.writing = o.writing || mine
+	mine := !o.writing
+	o.writing = true
+	direct := mine && len(o.buf) == 0 && size > smallMessage
+	if !direct {
+		o.buf = appendAll(append(o.buf, h[:]...), body)
+		o.charge(headerSize + size)
+	}
 	o.mu.Unlock()
-	if mine {
+	switch {
+	case direct:
+		o.writeDirectly(h, body)
+	case mine:
 		o.writeNow()
 	}
 	return true, nil
+}
+
+// writeDirectly writes the message of h and body from their memory as far as that does not block,
+// then what others have queued meanwhile, and leaves a copy of the remainder to a goroutine. The
+// caller has set o.writing while the queue was empty, and does not hold mu.
+func (o *writeQueue) writeDirectly(h *header, body [][]byte) {
+	o.head = *h
+	o.pieces = append(append(o.pieces[:0], o.head[:]), body...)
+	n, err := o.conn.TryWrite(o.pieces...)
+	if err != nil {
+		clear(o.pieces)
+		o.fail(nil, err)
+		return
+	}
+	var rest []byte
+	for _, p := range o.pieces {
+		k := min(n, len(p))
+		n -= k
+		rest = append(rest, p[k:]...)
+	}
+	clear(o.pieces)
+	if len(rest) == 0 {
+		o.writeNow()
+		return
+	}
+	o.charge(len(rest))
+	o.writers.Go(func() { o.writeLoop(rest, 0) })
+}
+
+// charge adds n bytes to the quota.
+func (o *writeQueue) charge(n int) {
+	if o.quota != nil {
+		o.quota.Add(n)
+	}
+}
+
+// appendAll appends copies of all pieces to data and returns the extended slice.
+func appendAll(data []byte, pieces [][]byte) []byte {
+	for _, p := range pieces {
+		data = append(data, p...)
+	}
+	return data
 }
 
 // full returns nil if a message with a body of n bytes may be queued, or the queue is closed.
@@ -119,8 +175,8 @@ func (o *writeQueue) awaitSpace() {
 	}
 }
 
-// writeNow writes the queue as far as that does not block, and starts a goroutine for the
-// remainder. The caller has set o.writing and does not hold mu. o.writing is cleared when the queue
+// writeNow writes the queue as far as that does not block, and leaves the remainder to a goroutine.
+// The caller has set o.writing and does not hold mu. o.writing is cleared when the queue
 // is empty or a write has failed.
 func (o *writeQueue) writeNow() {
 	for range flushRounds {
@@ -128,9 +184,9 @@ func (o *writeQueue) writeNow() {
 		if data == nil {
 			return
 		}
-		o.pieces[0] = data
-		n, err := o.conn.TryWrite(o.pieces[:]...)
-		o.pieces[0] = nil
+		o.pieces = append(o.pieces[:0], data)
+		n, err := o.conn.TryWrite(o.pieces...)
+		clear(o.pieces)
 		if err != nil {
 			o.fail(data, err)
 			return
