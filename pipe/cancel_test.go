@@ -124,6 +124,37 @@ func TestReadCancelledBeforeItsTurn(t *testing.T) {
 	})
 }
 
+// TestInlineMemory checks that the memory of inline parts can be reused once Write has returned,
+// also while the peer reads more slowly than this end writes.
+func TestInlineMemory(t *testing.T) {
+	const messages = 60
+	onNativePaths(t, func(t *testing.T, client, server *pipe.Pipe) {
+		build := func(i int) *pipe.Message {
+			sizes := make([]int, 1+i%15)
+			for k := range sizes {
+				sizes[k] = []int{64 << 10, 10, 20_000, 0, 15_000}[(i+k)%5]
+			}
+			return message(i, []int{i}, sizes, make([]device.Device, len(sizes))...)
+		}
+		written := make(chan error, 1)
+		go func() {
+			for i := range messages {
+				m := build(i)
+				if err := client.Write(context.Background(), m); err != nil {
+					written <- err
+					return
+				}
+				overwrite(m) // the race detector reports a later use
+			}
+			written <- nil
+		}()
+		for i := range messages {
+			expect(t, server, build(i))
+		}
+		require.NoError(t, <-written)
+	})
+}
+
 func overwrite(m *pipe.Message) {
 	for _, p := range m.Payloads {
 		clear(p.Data)

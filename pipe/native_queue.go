@@ -175,15 +175,15 @@ func appendAll(data []byte, pieces [][]byte) []byte {
 
 // writeOrEnqueue writes or enqueues the descriptor and the inline parts of m, which o.frame
 // describes. forms has the compressed forms of m's parts, nil if there are none. share is m's share
-// of the budgets, which is released when all bytes are written. The caller holds mu.
+// of the budgets, which is released when all bytes are written. The caller holds mu, and must then
+// call writeQueued.
 //
-// If o.zeroCopy() is false or forms is not nil, it copies all bytes to the queue and returns nil.
-// If o.zeroCopy() is false, the caller must then call writeQueued. In all other cases it first
-// writes straight from m's memory as much as the stream accepts without blocking, unless other
-// bytes are queued. Then it passes the remaining bytes and mayBorrow to enqueueRemaining, and
-// returns the result of that.
+// If o.direct() is false or forms is not nil, it copies all bytes to the queue and returns nil.
+// Otherwise it first writes straight from m's memory as much as the stream accepts without
+// blocking, unless other bytes are queued. Then it passes the remaining bytes and mayBorrow to
+// enqueueRemaining, and returns the result of that.
 func (o *nativeWriter) writeOrEnqueue(m *Message, forms *compressedForms, mayBorrow bool, share budgetShare) *WriteOp {
-	if forms != nil || !o.zeroCopy() {
+	if forms != nil || !o.direct() {
 		o.encode(m, forms, share)
 		if o.zeroCopy() {
 			o.signal() // otherwise writeQueued does so where it must
@@ -205,14 +205,14 @@ func (o *nativeWriter) writeOrEnqueue(m *Message, forms *compressedForms, mayBor
 	remaining := o.pieces
 	if !o.writing && o.blocks.Len() == 0 {
 		for range maxWritePolls {
-			n, err := o.poller.TryWrite(remaining...)
+			n, err := o.stream.TryWrite(remaining...)
 			remaining = skipBytes(remaining, n)
-			if err != nil || len(remaining) == 0 || !o.poller.PollWritable() {
+			if err != nil || len(remaining) == 0 || o.poller == nil || !o.poller.PollWritable() {
 				break // writing the rest returns the error again
 			}
 		}
 	}
-	op := o.enqueueRemaining(m, remaining, mayBorrow, share)
+	op := o.enqueueRemaining(m, remaining, mayBorrow && o.zeroCopy(), share)
 	runtime.KeepAlive(m) // a Buffer's owner keeps its memory alive, its segments do not
 	clear(o.pieces)
 	o.head = kept(o.head)
@@ -222,6 +222,22 @@ func (o *nativeWriter) writeOrEnqueue(m *Message, forms *compressedForms, mayBor
 // zeroCopy reports whether messages are written straight from their own memory: the stream can be
 // polled, and Options.Checksum is not set.
 func (o *nativeWriter) zeroCopy() bool { return o.poller != nil && !o.pipe.context.opts.Checksum }
+
+// directBytes is the size from which the inline bytes of a message are written straight from its
+// memory, if nothing is queued, to a stream that cannot be polled. Smaller messages may share a write.
+const directBytes = 16 << 10
+
+// direct reports whether the message that o.frame describes is written straight from its own memory,
+// as far as the stream accepts it. The caller holds mu.
+func (o *nativeWriter) direct() bool {
+	switch {
+	case o.pipe.context.opts.Checksum:
+		return false
+	case o.poller != nil:
+		return true
+	}
+	return !o.writing && o.blocks.Len() == 0 && o.frame.EncodedSize() >= directBytes
+}
 
 // maxWritePolls bounds how often a message is continued when the stream has room again, so that a
 // slow peer does not keep the writer spinning.
@@ -292,11 +308,11 @@ const maxDirectBlocks = 4
 // message needs no switch of goroutines. It stops when the stream fails or does not accept all
 // bytes at once, or when another goroutine is writing. It leaves all blocks to the goroutine of
 // run, which writes several messages at once, if more is true, if this end has received no message
-// since the last call, or if it received several at a time. It does nothing if messages are written
-// straight from their own memory. It returns no error: run gets the error of the stream. The caller
-// holds mu, which is released during the writes.
+// since the last call, or if it received several at a time. It does nothing if no block is queued, or
+// if the stream can be polled and messages are written straight from their own memory. It returns no
+// error: run gets the error of the stream. The caller holds mu, which is released during the writes.
 func (o *nativeWriter) writeQueued(more bool) {
-	if o.zeroCopy() {
+	if o.zeroCopy() || o.blocks.Len() == 0 {
 		return
 	}
 	if r := &o.pipe.in.stream; !r.messageArrived.Swap(false) || r.arrivedInBatch.Load() || more {
