@@ -224,8 +224,12 @@ func (o *nativeWriter) writeOrEnqueue(m *Message, forms *compressedForms, mayBor
 func (o *nativeWriter) zeroCopy() bool { return o.poller != nil && !o.pipe.context.opts.Checksum }
 
 // directBytes is the size from which the inline bytes of a message are written straight from its
-// memory, if nothing is queued, to a stream that cannot be polled. Smaller messages may share a write.
-const directBytes = 16 << 10
+// memory, if nothing is queued, to a stream that cannot be polled. Smaller messages may share a
+// write, and more than maxDirectParts parts are copied in less time than the kernel gathers them.
+const (
+	directBytes    = 16 << 10
+	maxDirectParts = 64
+)
 
 // direct reports whether the message that o.frame describes is written straight from its own memory,
 // as far as the stream accepts it. The caller holds mu.
@@ -236,7 +240,8 @@ func (o *nativeWriter) direct() bool {
 	case o.poller != nil:
 		return true
 	}
-	return !o.writing && o.blocks.Len() == 0 && o.frame.EncodedSize() >= directBytes
+	return !o.writing && o.blocks.Len() == 0 && o.frame.EncodedSize() >= directBytes &&
+		len(o.frame.Payloads)+len(o.frame.Tensors) <= maxDirectParts
 }
 
 // maxWritePolls bounds how often a message is continued when the stream has room again, so that a
