@@ -223,7 +223,7 @@ func (o *nativeWriter) writeOrEnqueue(m *Message, forms *compressedForms, mayBor
 // polled, and Options.Checksum is not set.
 func (o *nativeWriter) zeroCopy() bool { return o.poller != nil && !o.pipe.context.opts.Checksum }
 
-// directBytes is the size from which the inline bytes of a message are written straight from its
+// directBytes is the size from which the inline parts of a message are written straight from its
 // memory, if nothing is queued, to a stream that cannot be polled. Smaller messages may share a
 // write, and more than maxDirectParts parts are copied in less time than the kernel gathers them.
 const (
@@ -240,7 +240,8 @@ func (o *nativeWriter) direct() bool {
 	case o.poller != nil:
 		return true
 	}
-	return !o.writing && o.blocks.Len() == 0 && o.frame.EncodedSize() >= directBytes &&
+	return !o.writing && o.blocks.Len() == 0 &&
+		o.frame.EncodedSize()-len(o.frame.Metadata) >= directBytes && // metadata is copied in any case
 		len(o.frame.Payloads)+len(o.frame.Tensors) <= maxDirectParts
 }
 
