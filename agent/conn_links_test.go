@@ -185,7 +185,7 @@ func TestPipeBreaksWhileReplyIsRead(t *testing.T) {
 			return x, tensor.Fill[float32](x, 1)
 		})}
 	})
-	const n = 1 << 20
+	const n = 2 << 20 // 8 MiB, more than is sent before the receiver has allocated memory for it
 	for range 2 {
 		cut.times.Store(1)
 		_, err := manyOnes.Call(t.Context(), group[0], "worker1", n)
