@@ -33,7 +33,7 @@ import (
 )
 
 // Limit bounds how long the processes of a group may run.
-const Limit = 60 * time.Second
+const Limit = 2 * time.Minute
 
 // Group is the processes of one test. Its methods must be called on the goroutine of the test. They end
 // the test, as FailNow does, if an operation fails or the time of Limit has passed.
