@@ -47,21 +47,21 @@ func TestTwoSocketsSpin(t *testing.T) {
 			require.NoError(t, err)
 		}
 	}
-	require.False(t, one.otherHasInput())
+	require.False(t, one.spinner.otherHasInput())
 	_, err := farTwo.Write(p)
 	require.NoError(t, err)
-	require.Eventually(t, one.otherHasInput, time.Minute, time.Millisecond)
+	require.Eventually(t, one.spinner.otherHasInput, time.Minute, time.Millisecond)
 	polls := 0
 	require.False(t, one.spinner.poll(func() bool { polls++; return false }), "a minute would be the bound")
 	require.LessOrEqual(t, polls, 1)
 	_, err = two.Read(p)
 	require.NoError(t, err)
-	require.False(t, one.otherHasInput())
+	require.False(t, one.spinner.otherHasInput())
 
 	runtime.GOMAXPROCS(2)
-	require.True(t, one.otherHasInput(), "it cannot be asked")
+	require.True(t, one.spinner.otherHasInput(), "it cannot be asked")
 	for range exclusiveAfter + 1 {
 		one.spinner.registration.arrived()
 	}
-	require.False(t, one.otherHasInput(), "no other has input")
+	require.False(t, one.spinner.otherHasInput(), "no other has input")
 }

@@ -5,9 +5,7 @@ import (
 	"io"
 	"net"
 	"os"
-	"runtime"
 	"syscall"
-	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -18,7 +16,7 @@ import (
 type Reader struct {
 	socket  Socket
 	raw     syscall.RawConn
-	spinner spinner
+	spinner socketSpinner
 	attempt func(fd uintptr) bool // attemptRead
 	ready   func() bool           // read
 
@@ -28,7 +26,6 @@ type Reader struct {
 	woken  chan struct{}
 	failed error // of the socket
 
-	other  [1]unix.PollFd
 	fd     int
 	dst    []byte
 	asleep bool
@@ -43,24 +40,13 @@ func NewReader(s Socket, c Config) (*Reader, error) {
 	if err != nil {
 		return nil, err
 	}
-	epoch := time.Now()
-	r := &Reader{
-		socket: s,
-		raw:    raw,
-		spinner: spinner{
-			bound:        c.Spin,
-			registration: &registration{arbiter: &process},
-			busy:         busy,
-			now:          func() time.Duration { return time.Since(epoch) },
-			yield:        yieldAll,
-		},
-	}
+	r := &Reader{socket: s, raw: raw}
+	r.spinner.init(c.Spin, &registration{arbiter: &process})
 	r.attempt, r.ready = r.attemptRead, r.read
 	if c.Busy {
 		r.woken = make(chan struct{}, 1)
 		r.once, r.busy = r.attemptOnce, NewBusyWaiter(r.tryRead, func() { r.woken <- struct{}{} })
 	}
-	r.spinner.stop = r.otherHasInput
 	return r, nil
 }
 
@@ -126,26 +112,6 @@ func (r *Reader) attemptOnce(fd uintptr) bool {
 	return true
 }
 
-// otherHasInput reports whether the socket of the other reader with arrivals has input, or cannot be asked. It is
-// asked only in a process with one processor: with more, yieldAll does not yield to other processes, and a spin
-// for one of two sockets would keep the processor from them.
-func (r *Reader) otherHasInput() bool {
-	fd, found := r.spinner.registration.companion()
-	switch {
-	case !found:
-		return false
-	case fd == 0 || runtime.GOMAXPROCS(0) > 1:
-		return true
-	}
-	r.other[0] = unix.PollFd{Fd: fd, Events: unix.POLLIN}
-	n, err := unix.Poll(r.other[:], 0)
-	if n == 0 && err == nil {
-		return false
-	}
-	r.spinner.backoff.succeeded() // it has waited for either
-	return true
-}
-
 // read calls read(2) without blocking, with r.dst as the destination, and stores the result in r.n
 // and r.err. It returns true if the result is bytes, the end of the stream or an error, and false
 // if the socket has nothing to read yet.
@@ -158,10 +124,12 @@ func (r *Reader) read() bool {
 	}
 }
 
-// failure returns err wrapped in a *net.OpError, like the errors of the socket's Read.
-func (r *Reader) failure(err error) error {
-	local := r.socket.LocalAddr()
-	return &net.OpError{Op: "read", Net: local.Network(), Source: local, Addr: r.socket.RemoteAddr(), Err: err}
+func (r *Reader) failure(err error) error { return readFailure(r.socket, err) }
+
+// readFailure returns err wrapped in a *net.OpError, like the errors of the socket's Read.
+func readFailure(s Socket, err error) error {
+	local := s.LocalAddr()
+	return &net.OpError{Op: "read", Net: local.Network(), Source: local, Addr: s.RemoteAddr(), Err: err}
 }
 
 // cause returns the error inside err if err contains a *net.OpError, by which package net wraps the
@@ -268,12 +236,4 @@ func (w *Writer) written(n int) {
 func (w *Writer) failure(err error) error {
 	local := w.socket.LocalAddr()
 	return &net.OpError{Op: "write", Net: local.Network(), Source: local, Addr: w.socket.RemoteAddr(), Err: err}
-}
-
-// yieldAll yields to other goroutines, and to other threads if the process has one processor.
-func yieldAll() {
-	runtime.Gosched()
-	if runtime.GOMAXPROCS(0) == 1 {
-		yieldThread()
-	}
 }
