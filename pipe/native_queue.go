@@ -207,7 +207,7 @@ func (o *nativeWriter) writeOrEnqueue(m *Message, forms *compressedForms, mayBor
 		for range maxWritePolls {
 			n, err := o.stream.TryWrite(remaining...)
 			remaining = skipBytes(remaining, n)
-			if err != nil || len(remaining) == 0 || o.poller == nil || !o.poller.PollWritable() {
+			if err != nil || len(remaining) == 0 || o.shared == nil || !o.shared.PollWritable() {
 				break // writing the rest returns the error again
 			}
 		}
@@ -219,12 +219,12 @@ func (o *nativeWriter) writeOrEnqueue(m *Message, forms *compressedForms, mayBor
 	return op
 }
 
-// zeroCopy reports whether messages are written straight from their own memory: the stream can be
-// polled, and Options.Checksum is not set.
-func (o *nativeWriter) zeroCopy() bool { return o.poller != nil && !o.pipe.context.opts.Checksum }
+// zeroCopy reports whether messages are written straight from their own memory: the stream is in
+// shared memory, and Options.Checksum is not set.
+func (o *nativeWriter) zeroCopy() bool { return o.shared != nil && !o.pipe.context.opts.Checksum }
 
 // directBytes is the size from which the inline parts of a message are written straight from its
-// memory, if nothing is queued, to a stream that cannot be polled. Smaller messages may share a
+// memory, if nothing is queued, to a stream that is not in shared memory. Smaller messages may share a
 // write, and more than maxDirectParts parts are copied in less time than the kernel gathers them.
 const (
 	directBytes    = 16 << 10
@@ -237,7 +237,7 @@ func (o *nativeWriter) direct() bool {
 	switch {
 	case o.pipe.context.opts.Checksum:
 		return false
-	case o.poller != nil:
+	case o.shared != nil:
 		return true
 	}
 	return !o.writing && o.blocks.Len() == 0 &&
@@ -315,7 +315,7 @@ const maxDirectBlocks = 4
 // bytes at once, or when another goroutine is writing. It leaves all blocks to the goroutine of
 // run, which writes several messages at once, if more is true, if this end has received no message
 // since the last call, or if it received several at a time. It does nothing if no block is queued, or
-// if the stream can be polled and messages are written straight from their own memory. It returns no
+// if messages are written straight from their own memory to shared memory. It returns no
 // error: run gets the error of the stream. The caller holds mu, which is released during the writes.
 func (o *nativeWriter) writeQueued(more bool) {
 	if o.zeroCopy() || o.blocks.Len() == 0 {

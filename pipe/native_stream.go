@@ -92,7 +92,7 @@ func (r *streamReader) readMessage(early bool) (*nativeIncoming, error) {
 		return nil, midMessage(err)
 	}
 	if r.in == nil {
-		r.batched = r.poller == nil && r.src.Buffered() > 0
+		r.batched = r.src.Buffered() > 0
 		p, err := r.src.Peek(native.HeaderSize)
 		if err != nil && len(p) > 0 {
 			err = midMessage(err)
@@ -112,6 +112,8 @@ func (r *streamReader) readMessage(early bool) (*nativeIncoming, error) {
 	if early && len(in.frame) == 0 && r.readDescriptor() {
 		r.in, r.open = nil, in
 		r.opened++
+		r.arrivedInBatch.Store(false)
+		r.messageArrived.Store(true)
 		return in, in.decodeDescriptor(r.header.Length)
 	}
 	var err error

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -24,7 +25,8 @@ type nativeWriter struct {
 	*sender
 	pipe   *nativePipe
 	stream transport.Stream
-	poller transport.Poller // stream, if it can be polled; otherwise nil
+	reads  transport.Poller      // stream, if it can be polled; otherwise nil
+	shared transport.WritePoller // stream, if it is in shared memory; otherwise nil
 
 	batching atomic.Bool // the run loop is to yield before it writes, so that more messages share a write
 
@@ -52,7 +54,8 @@ func (o *nativeWriter) init(p *nativePipe) {
 // init and before any other method.
 func (o *nativeWriter) attach(s transport.Stream) {
 	o.stream = s
-	o.poller, _ = s.(transport.Poller)
+	o.reads, _ = s.(transport.Poller)
+	o.shared, _ = s.(transport.WritePoller)
 }
 
 func (p *nativePipe) send(ctx context.Context, m *Message) (number uint64, op *WriteOp, err error) {
@@ -157,6 +160,9 @@ func (o *nativeWriter) start(m *Message, size *messageSize, forms *compressedFor
 	share, op.share = share.split(o.frame.EncodedSize())
 	op.start()
 	o.writeOrEnqueue(m, forms, false, share)
+	if o.reads != nil && slices.ContainsFunc(op.parts, func(p writePart) bool { return !p.eager }) {
+		o.reads.ExpectOthers() // the peer asks for the part on the control stream
+	}
 	return number, &op.WriteOp
 }
 

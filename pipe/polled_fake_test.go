@@ -188,6 +188,8 @@ func (s *polledSession) Close() error {
 	return err
 }
 
+var _ transport.WritePoller = (*polledStream)(nil)
+
 // polledStream makes a stream pollable: a goroutine reads ahead from it.
 type polledStream struct {
 	transport.Stream
@@ -322,6 +324,9 @@ func (s *polledStream) Wait() {
 
 // Readable reports whether there are bytes to read.
 func (s *polledStream) Readable() bool { return false }
+
+// ExpectOthers does nothing: the streams do not share a reader.
+func (s *polledStream) ExpectOthers() {}
 
 // Interrupt has no effect.
 func (s *polledStream) Interrupt() {}

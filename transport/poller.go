@@ -25,10 +25,6 @@ type Poller interface {
 	// may have no effect if none is in progress, or make the next one return at once.
 	Interrupt()
 
-	// PollWritable polls for a bounded time until there is space to write, and reports whether
-	// there is, or whether TryWrite returns an error.
-	PollWritable() bool
-
 	// Wait blocks until TryRead has bytes or an error to return, or Wake is called. Another
 	// goroutine may read the bytes first. Between a PollReadable that returns true and the next
 	// Arm, bytes that arrive do not wake Wait.
@@ -41,4 +37,19 @@ type Poller interface {
 	// have arrived already, it wakes Wait at once. It must be called once no goroutine polls any
 	// more. Any goroutine may call it at any time.
 	Arm()
+
+	// ExpectOthers tells the Stream that bytes of other streams of its session are expected. If the
+	// streams share a connection, and nobody polls or waits for this one, these would otherwise be
+	// received only after some 10 ms.
+	ExpectOthers()
+}
+
+// WritePoller is a Poller through memory that both ends share: bytes are copied there while the peer
+// copies others out of it.
+type WritePoller interface {
+	Poller
+
+	// PollWritable polls for a bounded time until there is space to write, and reports whether
+	// there is, or whether TryWrite returns an error.
+	PollWritable() bool
 }

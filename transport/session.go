@@ -101,6 +101,10 @@ type Quota interface {
 	// session closes the session, and the bytes are not counted.
 	Charge(n int) bool
 
+	// TryCharge is Charge without blocking: it returns false, and counts nothing, also if the quota
+	// does not have the bytes now.
+	TryCharge(n int) bool
+
 	// Add counts n bytes without blocking.
 	Add(n int)
 

@@ -9,7 +9,6 @@ import (
 
 	"github.com/tensorpipe-go/tensorpipe/internal/failpoint"
 	"github.com/tensorpipe-go/tensorpipe/internal/frame"
-	"github.com/tensorpipe-go/tensorpipe/internal/mux"
 	"github.com/tensorpipe-go/tensorpipe/internal/wait"
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
@@ -29,23 +28,6 @@ func (c *conn) Stream() (transport.Stream, error) {
 // PrepareSession does nothing and returns nil: a session over TCP needs no memory or descriptors of
 // the system that could be acquired in advance.
 func (c *conn) PrepareSession(transport.SessionConfig) error { return nil }
-
-// Multiplex makes the connection a session of streams, from the next byte on in both directions,
-// and returns it. The session first reads the bytes that the connection has read ahead. Its reading
-// goroutine polls the socket before it blocks, see [WithSpin]. The error is ErrClosed,
-// ErrHandedOver if the connection is already a stream or a session, or means that cfg is invalid.
-// After an invalid cfg the connection can only be closed.
-func (c *conn) Multiplex(cfg transport.SessionConfig) (transport.Session, error) {
-	reader, err := wait.NewReader(c.tcp, c.waits)
-	if err != nil {
-		return nil, err
-	}
-	s, err := c.stream(reader)
-	if err != nil {
-		return nil, err
-	}
-	return mux.New(s, cfg)
-}
 
 // stream makes the connection a stream of bytes. The stream first returns the bytes that the
 // connection has read ahead, then those that it reads from socket: the connection's TCP socket, or

@@ -10,9 +10,10 @@ import (
 // testQuota is a quota without a limit.
 type testQuota struct{ used int }
 
-func (q *testQuota) Charge(n int) bool { q.Add(n); return true }
-func (q *testQuota) Add(n int)         { q.used += n }
-func (q *testQuota) Release(n int)     { q.used -= n }
+func (q *testQuota) Charge(n int) bool    { q.Add(n); return true }
+func (q *testQuota) TryCharge(n int) bool { q.Add(n); return true }
+func (q *testQuota) Add(n int)            { q.used += n }
+func (q *testQuota) Release(n int)        { q.used -= n }
 
 // TestUndecryptedBytesAreCharged checks that bytes that were read from the socket are charged to
 // the quota until a read returns decrypted data.

@@ -59,7 +59,7 @@
 // # Streams and sessions
 //
 // A connection can become a stream of bytes or a session of streams, see [transport.Multiplexer].
-// The reading goroutine of a session polls for a while before it blocks,
+// A goroutine that waits for a message of a session polls for a while before it blocks,
 // because replies are expected there, see [WithSpin]. A stream blocks at once.
 package uv
 
@@ -121,7 +121,7 @@ func WithResolver(r *net.Resolver) Option {
 	return func(t *Transport) { t.resolver = r }
 }
 
-// WithSpin sets how long the goroutine that reads for a session polls for a message before it
+// WithSpin sets how long a goroutine that waits for a message of a session polls before it
 // blocks. The default is 200 µs; 0 disables polling. Polling costs processor time, and saves each
 // end about 20 µs of waking up if replies come soon. The reader stops polling while replies do not
 // come soon. Connections that are not sessions never poll, and on systems other than Linux no
@@ -130,7 +130,7 @@ func WithSpin(d time.Duration) Option {
 	return func(t *Transport) { t.wait.Spin = d }
 }
 
-// WithBusyPolling makes the goroutine that reads for a session poll until a message arrives, also
+// WithBusyPolling makes the goroutines that wait for messages of sessions poll until a message arrives, also
 // after the time of [WithSpin]: after a rest a message then need not wait until a sleeping processor
 // is awake. It is off by default.
 //

@@ -21,6 +21,9 @@ func SendWindows(s transport.Session) int {
 // HoldWriting makes writes to a stream of this package block until release is called. It waits for
 // a write in progress.
 func HoldWriting(st transport.Stream) (release func()) {
+	if p, ok := st.(*polledStream); ok {
+		st = p.stream
+	}
 	turn := st.(*stream).writing
 	turn.Lock()
 	return turn.Unlock

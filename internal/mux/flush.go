@@ -15,6 +15,7 @@ func (s *session) Flush(ctx context.Context) error {
 	answered := s.link.flush.expect()
 	request := pingMessage(syn, s.link.flush.number.Load())
 	s.link.out.enqueue(&request, nil, ctx.Done())
+	s.link.watch.expect()
 	select {
 	case <-answered:
 		return nil

@@ -2,11 +2,7 @@ package mux
 
 import (
 	"bufio"
-	"errors"
-	"io"
-	"os"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/tensorpipe-go/tensorpipe/transport"
@@ -38,22 +34,21 @@ type linkObserver interface {
 	end(err error)               // no more messages will arrive
 }
 
-// link is the connection that yamux reads from and writes to. It handles some messages itself, and
-// hides the connection's errors and end from yamux: Read then blocks until Close.
+// link is the connection that yamux reads from and writes to. It handles the bytes of streams and
+// some messages itself, and hides the connection's errors and end from yamux: Read then blocks until
+// Close.
 type link struct {
 	transport.Stream
 	observer    linkObserver
 	windows     *windows
 	sendWindows *sendWindows
-	validator   validator
+	in          receiving
+	watch       *watch // nil if the connection is not a Pollable
 	out         *writeQueue
 	flush       flushPing
 
-	src           *bufio.Reader
-	header        header
-	headerRead    int    // bytes of the header that yamux has read
-	goAwayRead    bool   // the peer has announced the end of the session
-	bodyRemaining uint32 // bytes of the body that yamux has not read
+	header     header // for yamux
+	headerRead int    // bytes of it that yamux has read
 
 	released       chan struct{} // closed by Close
 	release        func()
@@ -67,137 +62,22 @@ func newLink(conn transport.Stream, cfg transport.SessionConfig, w linkObserver,
 		observer:    w,
 		windows:     ws,
 		sendWindows: newSendWindows(),
-		validator:   validator{client: cfg.Client},
 		out:         newWriteQueue(conn, cfg.Quota),
-		src:         bufio.NewReaderSize(conn, readAhead),
 		headerRead:  headerSize,
 		released:    make(chan struct{}),
 	}
+	l.in.validator = validator{client: cfg.Client}
+	l.in.src = bufio.NewReaderSize(conn, readAhead)
+	if p, ok := conn.(Pollable); ok {
+		l.watch = newWatch(p)
+		l.in.src.Reset(pollSource{p})
+		l.in.unread.Store(true) // the connection may have read ahead
+	}
+	l.in.forYamux = make(chan header, maxForYamux)
 	l.goAwaySent = make(chan struct{})
 	l.markGoAwaySent = sync.OnceFunc(func() { close(l.goAwaySent) })
 	l.release = sync.OnceFunc(func() { close(l.released) })
 	return l
-}
-
-// Read copies the next bytes for yamux to p, of a header that was checked or of its body, and
-// returns their number. At the end of the connection, after a violation of the protocol, or if the
-// quota refuses the body, it returns 0 and ErrClosed; before that it blocks until Close, unless
-// this process has closed the connection. A call for the next message shows that yamux has
-// processed the one before. Only yamux's reading goroutine calls it.
-func (l *link) Read(p []byte) (int, error) {
-	if l.headerRead == headerSize && l.bodyRemaining == 0 {
-		if err := l.nextMessage(); err != nil {
-			return l.endAndBlock(err)
-		}
-		if !l.windows.charge(l.header.stream(), l.bodyRemaining) {
-			<-l.released // the owner of the quota closes the session
-			return 0, transport.ErrClosed
-		}
-	}
-	if l.headerRead < headerSize {
-		n := copy(p, l.header[l.headerRead:])
-		l.headerRead += n
-		return n, nil
-	}
-	n, err := l.src.Read(p[:min(len(p), int(l.bodyRemaining))])
-	l.bodyRemaining -= uint32(n)
-	if n > 0 || err == nil {
-		return n, nil
-	}
-	return l.endAndBlock(unexpectedEOF(err))
-}
-
-// unexpectedEOF returns io.ErrUnexpectedEOF if err is io.EOF, because the connection has ended
-// within a message. Otherwise it returns err.
-func unexpectedEOF(err error) error {
-	if err == io.EOF {
-		return io.ErrUnexpectedEOF
-	}
-	return err
-}
-
-// nextMessage blocks until a message for yamux arrives, checks its header, and stores the header in
-// l.header, for Read. It handles the messages that yamux need not see: replies to pings, since
-// yamux sends no pings; credit without flags, since yamux sends no data; and ping requests, unless
-// the reply would have to wait. The error is a [ProtocolError] or that of the connection; after a
-// GoAway of the peer, ECONNRESET instead of a header becomes io.EOF.
-//
-// The windows of yamux are unlimited. So nextMessage counts the body of a message against the
-// window of its stream before yamux allocates memory for it. If the stream is no longer read, it
-// discards the body.
-func (l *link) nextMessage() error {
-	h := &l.header
-	for seen := true; seen; {
-		if _, err := io.ReadFull(l.src, h[:]); err != nil {
-			if l.goAwayRead && errors.Is(err, syscall.ECONNRESET) {
-				return io.EOF // a Unix socket reports that the peer has closed with bytes unread
-			}
-			return err
-		}
-		if err := l.validator.check(h); err != nil {
-			return err
-		}
-		switch {
-		case h.isPingRequest():
-			reply := pingMessage(ack, h.length())
-			seen, _ = l.out.tryEnqueue(&reply, nil)
-		case h.kind() == ping:
-			l.windows.pingReplied(h.length())
-			l.flush.replied(h.length())
-		case h.onlyGrants():
-			l.sendWindows.grant(h.stream(), h.length())
-		default:
-			seen = false
-		}
-	}
-	if h.ofStream(syn) {
-		l.windows.open(h.stream())
-		l.sendWindows.open(h.stream())
-		l.observer.addWaiting(h.stream())
-	}
-	l.goAwayRead = l.goAwayRead || h.kind() == goAway
-	if h.kind() == credit {
-		l.sendWindows.grant(h.stream(), h.length())
-		h.setLength(0) // yamux must not see the credit
-	}
-	if h.ofStream(rst) {
-		l.sendWindows.update(h.stream(), func(w *sendWindow) { w.reset = true })
-	}
-	if n := h.body(); n > 0 {
-		wanted, err := l.windows.arrive(h.stream(), n)
-		if err != nil {
-			return err
-		}
-		if !wanted {
-			h.setLength(0)
-			if _, err := l.src.Discard(int(n)); err != nil {
-				return unexpectedEOF(err)
-			}
-		}
-	}
-	if h.ofStream(fin | rst) {
-		l.windows.stopGranting(h.stream())
-	}
-	l.headerRead, l.bodyRemaining = 0, h.body()
-	return nil
-}
-
-// endAndBlock ends the session after err, an error of reading the connection or a [ProtocolError],
-// and returns 0 and ErrClosed, as the results of Read. The reason of the end is err or, if reading
-// was stopped because a write had failed, the error of that write. endAndBlock first blocks until
-// Close, since yamux would discard its streams' contents if it learned of the end. It does not
-// block if this process has closed the connection.
-func (l *link) endAndBlock(err error) (int, error) {
-	if errors.Is(err, transport.ErrClosed) {
-		l.observer.end(transport.ErrClosed)
-		return 0, transport.ErrClosed
-	}
-	if failure := l.out.failure.Load(); failure != nil && errors.Is(err, os.ErrDeadlineExceeded) {
-		err = *failure
-	}
-	l.observer.end(err)
-	<-l.released
-	return 0, transport.ErrClosed
 }
 
 // Write sends message, a header and its body, for yamux. It always returns len(message) and nil,
@@ -257,13 +137,16 @@ func (l *link) SetWriteDeadline(time.Time) error { return nil }
 // return. Yamux calls it when its session is closed. The error is that of closing the connection.
 func (l *link) Close() error {
 	l.observer.end(errYamuxClosed)
+	if l.watch != nil {
+		l.watch.timer.Stop()
+	}
 	err := l.Stream.Close()
 	l.release()
 	return err
 }
 
 // validator checks the peer's messages, in their order, against the protocol, except for the
-// windows. Only yamux's reading goroutine uses it.
+// windows. The goroutine that receives uses it.
 type validator struct {
 	client bool   // this end is the client
 	newest uint32 // the last stream that the peer opened

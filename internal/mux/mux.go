@@ -5,17 +5,20 @@
 // A session is a stack of three:
 //
 //	stream   serializes calls, implements deadlines, and determines why a call failed
-//	yamux    opens and ends streams, stores what they receive, and reads from the link in a goroutine
-//	link     checks each message between yamux and the connection, and implements the windows
+//	yamux    opens and ends streams
+//	link     checks each message from the connection, stores the bytes of streams, implements windows
 //
 // Bytes that are written to a stream bypass yamux: the stream passes them to the link, which writes
-// them on the caller's goroutine if no other one is writing (writeQueue).
+// them on the caller's goroutine if no other one is writing (writeQueue). Received bytes bypass it
+// too (receiveBuffer): yamux sees only the messages that open and end streams.
+//
+// The reading goroutine of yamux receives for all streams. If the connection is a [Pollable], callers
+// that poll a stream receive too (polledStream), and one goroutine at a time waits for the connection
+// (watch).
 //
 // The link keeps errors away from yamux. If yamux learned that the connection has ended, it would
-// discard what was not read yet. So the link checks each message before yamux sees it. If the
-// connection ends, or the peer violates the protocol, the link ends the session and blocks yamux,
-// which keeps the contents of its streams, until Close. The unread part of an incomplete message is
-// lost.
+// end its streams. So if the connection ends, or the peer violates the protocol, the link ends the
+// session and blocks yamux until Close. Bytes that have arrived can still be read.
 //
 // # Windows
 //
@@ -30,11 +33,9 @@
 // The credit for what this end may send is counted here too (sendWindows): yamux sends nothing on
 // streams but their beginning and end.
 //
-// The receive windows of yamux are unlimited, because its own way of granting has errors: if a
-// deadline interrupts it, it counts bytes as granted without sending the credit, and when a window
-// grows it forgets bytes that were read before. So the link removes the credit from the messages
-// that yamux writes, sends credit for what was read, and ends the session of a peer that exceeds a
-// window before yamux allocates memory for the message.
+// The receive windows of yamux are unlimited, since it receives no bytes. So the link removes the
+// credit from the messages that yamux writes, sends credit for what was read, and ends the session
+// of a peer that exceeds a window before memory is allocated for the message.
 //
 // docs/decisions/2026-11-23-yamux.md lists the tasks of yamux, and the reasons for the workarounds.
 package mux
@@ -67,8 +68,7 @@ const (
 	// since the receiver of an incomplete one is woken twice.
 	messageSize = 72 << 10
 
-	// maxBody bounds the body of a message of the peer, because yamux allocates memory for all of
-	// it when it sees the header.
+	// maxBody bounds the body of a message of the peer.
 	maxBody = minWindow
 
 	// spareBacklog is the number of streams beyond the peer's limit that may be open before Open
@@ -96,7 +96,7 @@ func New(conn transport.Stream, cfg transport.SessionConfig) (transport.Session,
 		done:      make(chan struct{}),
 		closeDone: make(chan struct{}),
 		opening:   chanmutex.New(),
-		accepted:  make(chan *stream),
+		accepted:  make(chan transport.Stream),
 		drained:   make(chan struct{}),
 		streams:   make(map[*stream]struct{}),
 		waiting:   make(map[uint32]struct{}),

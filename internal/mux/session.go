@@ -30,7 +30,7 @@ type session struct {
 
 	opening  chanmutex.Mutex // serializes Open
 	flushing sync.Mutex      // serializes Flush
-	accepted chan *stream
+	accepted chan transport.Stream
 	serve    func()        // starts serveAccept
 	drained  chan struct{} // closed when Accept will return no more streams
 
@@ -50,6 +50,7 @@ type session struct {
 func (s *session) Open() (transport.Stream, error) {
 	s.opening.Lock()
 	defer s.opening.Unlock()
+	s.link.watch.expect()
 	inner, err := s.inner.OpenStream(s.life)
 	if err != nil {
 		return nil, s.cause(err)
@@ -155,7 +156,7 @@ func (s *session) cause(err error) error {
 // addStream returns a stream around inner, the stream of yamux, and adds it to the session, which
 // keeps it until its Close. It creates the stream's windows if there are none. If the session has
 // ended, calls on the stream do not block. It acquires mu.
-func (s *session) addStream(inner *yamux.Stream) *stream {
+func (s *session) addStream(inner *yamux.Stream) transport.Stream {
 	st := &stream{
 		Stream:     inner,
 		session:    s,
@@ -164,13 +165,19 @@ func (s *session) addStream(inner *yamux.Stream) *stream {
 		reading:    chanmutex.New(),
 		writing:    chanmutex.New(),
 	}
+	st.received = st.window.received
+	st.readDeadline.Wake = st.received.signal
+	var result transport.Stream = st
+	if s.link.watch != nil {
+		result = newPolledStream(st)
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.streams[st] = struct{}{}
 	if s.err != nil {
 		st.wake()
 	}
-	return st
+	return result
 }
 
 // background runs f on a goroutine that Close waits for. It does nothing if this process has closed
@@ -210,6 +217,7 @@ func (s *session) Accept(ctx context.Context) (transport.Stream, error) {
 		return nil, err
 	}
 	s.serve()
+	s.link.watch.expect()
 	select {
 	case st := <-s.accepted:
 		return st, nil

@@ -1,7 +1,6 @@
 package mux
 
 import (
-	"errors"
 	"io"
 	"os"
 	"sync"
@@ -15,20 +14,24 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
 
-// stream implements transport.Stream on a stream of yamux. Calls that read
-// are serialized, since yamux wakes only one of two readers, and so are calls that write, since the
-// bytes of one Write must stay together.
+// stream implements transport.Stream. Its opening and its end are those of a stream of yamux. Calls
+// that read are serialized, and so are calls that write, since the bytes of one Write must stay
+// together.
 type stream struct {
 	*yamux.Stream
 	session *session
 
 	window        *window
+	received      *receiveBuffer // of window
 	sendWindow    *sendWindow
+	readDeadline  deadline.Deadline
 	writeDeadline deadline.Deadline
 
 	reading chanmutex.Mutex
 	writing chanmutex.Mutex
 	body    [][]byte // memory of gather
+
+	polled atomic.Bool // it is read by polling
 
 	mu           sync.Mutex  // held while the fields below or a deadline change
 	closed       atomic.Bool // Close was called
@@ -43,21 +46,24 @@ var past = time.Unix(1, 0)
 func (s *stream) Read(p []byte) (int, error) {
 	s.reading.Lock()
 	defer s.reading.Unlock()
-	if s.closed.Load() {
-		return 0, transport.ErrClosed
+	for {
+		ended := s.sessionEnded.Load() // nothing is received after that
+		n, err := 0, error(nil)
+		if !s.closed.Load() && len(p) > 0 {
+			n, err = s.received.take(p)
+		}
+		switch {
+		case n > 0:
+			s.session.windows.consume(s.window, uint32(n))
+			return n, nil
+		case err != nil || len(p) == 0 && !s.closed.Load():
+			return 0, s.cause(err)
+		case s.closed.Load(), ended, s.readDeadline.Passed():
+			return 0, s.cause(os.ErrDeadlineExceeded)
+		}
+		s.session.link.watch.expect()
+		<-s.received.changed
 	}
-	if len(p) == 0 {
-		return 0, nil
-	}
-	n, err := s.Stream.Read(p)
-	if n == 0 && s.sessionEnded.Load() {
-		n, err = s.Stream.Read(p) // bytes that arrived just before the end of the session
-	}
-	if n == 0 {
-		return 0, s.cause(err)
-	}
-	s.session.windows.consume(s.window, uint32(n))
-	return n, nil
 }
 
 func (s *stream) Write(p []byte) (n int, err error) {
@@ -66,6 +72,7 @@ func (s *stream) Write(p []byte) (n int, err error) {
 	if s.finished.Load() {
 		return 0, transport.ErrClosed
 	}
+	defer s.expectReply()
 	expired := s.writeDeadline.Done()
 	for err == nil && n < len(p) {
 		var k int
@@ -94,6 +101,7 @@ func (s *stream) TryWrite(pieces ...[]byte) (n int, err error) {
 	if s.sessionEnded.Load() {
 		return 0, s.cause(os.ErrDeadlineExceeded)
 	}
+	defer s.expectReply()
 	left, skip := 0, 0 // bytes that are not written yet, and those of pieces[0] that are
 	for _, p := range pieces {
 		left += len(p)
@@ -118,6 +126,14 @@ func (s *stream) TryWrite(pieces ...[]byte) (n int, err error) {
 		}
 	}
 	return n, nil
+}
+
+// expectReply makes a goroutine wait for the connection, if nobody does, unless the stream is polled:
+// its reader then waits itself.
+func (s *stream) expectReply() {
+	if !s.polled.Load() {
+		s.session.link.watch.expect()
+	}
 }
 
 // gather returns the n bytes of pieces that follow the first skip bytes, as pieces of the same memory.
@@ -152,6 +168,7 @@ func (s *stream) writeMessage(p []byte, expired <-chan struct{}) (int, error) {
 		if n > 0 {
 			break
 		}
+		s.session.link.watch.expect()
 		select {
 		case <-s.sendWindow.changed:
 		case <-expired:
@@ -166,7 +183,7 @@ func (s *stream) writeMessage(p []byte, expired <-chan struct{}) (int, error) {
 	return n, nil
 }
 
-// cause returns the error that a call on s reports for err, an error of yamux or of a write. nil
+// cause returns the error that a call on s reports for err. nil
 // and io.EOF are returned unchanged. Otherwise the result is ErrClosed after Close, a *ResetError
 // if the peer has reset the stream, an *EndError if the session has ended, and else
 // os.ErrDeadlineExceeded.
@@ -176,7 +193,7 @@ func (s *stream) cause(err error) error {
 		return err
 	case s.closed.Load():
 		return transport.ErrClosed
-	case err == errReset, errors.Is(err, yamux.ErrStreamReset) && !s.Session().IsClosed():
+	case err == errReset:
 		return &ResetError{Stream: s.StreamID()}
 	}
 	if sessionEnded := s.session.Err(); sessionEnded != nil {
@@ -228,7 +245,7 @@ func (s *stream) finish(all bool) bool {
 	s.writeDeadline.Set(past)
 	if all {
 		s.closed.Store(true)
-		s.Stream.SetReadDeadline(past)
+		s.readDeadline.Set(past)
 	}
 	return true
 }
@@ -247,7 +264,7 @@ func (s *stream) wake() {
 	defer s.mu.Unlock()
 	s.sessionEnded.Store(true)
 	s.writeDeadline.Set(past)
-	s.Stream.SetReadDeadline(past)
+	s.readDeadline.Set(past)
 }
 
 func (s *stream) SetDeadline(t time.Time) error {
@@ -264,7 +281,8 @@ func (s *stream) SetReadDeadline(t time.Time) error {
 	if s.sessionEnded.Load() {
 		return nil
 	}
-	return s.Stream.SetReadDeadline(t)
+	s.readDeadline.Set(t)
+	return nil
 }
 
 func (s *stream) SetWriteDeadline(t time.Time) error {

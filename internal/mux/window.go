@@ -1,13 +1,10 @@
 package mux
 
 import (
-	"math"
-	"math/bits"
 	"slices"
 	"sync"
 	"time"
 
-	"github.com/tensorpipe-go/tensorpipe/internal/fifo"
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
 
@@ -30,8 +27,7 @@ type window struct {
 	unsentCredit uint32    // granted, and not yet sent to the peer
 	stopped      bool      // grants no more credit
 
-	segments fifo.Queue[uint32] // sizes of the bodies that yamux holds, in a session with a quota
-	begun    uint32             // bytes read of the first of them
+	received *receiveBuffer // not guarded
 }
 
 // windows holds the receive windows of a session, each from the time when the peer may use it until
@@ -41,6 +37,7 @@ type windows struct {
 	budget    transport.Budget // nil: unlimited
 	quota     transport.Quota  // nil: none
 	onCredit  func()           // makes a goroutine call nextMessage until it returns false
+	segments  segmentPool      // memory of the receiveBuffers
 
 	mu            sync.Mutex
 	streams       map[uint32]*window
@@ -74,39 +71,43 @@ func (ws *windows) open(stream uint32) *window {
 	defer ws.mu.Unlock()
 	w := ws.streams[stream]
 	if w == nil {
-		w = &window{stream: stream, size: minWindow, open: minWindow, grantedAt: time.Now()}
+		received := &receiveBuffer{pool: &ws.segments, quota: ws.quota, changed: make(chan struct{}, 1)}
+		w = &window{stream: stream, size: minWindow, open: minWindow, grantedAt: time.Now(), received: received}
 		ws.streams[stream] = w
 	}
 	return w
 }
 
-// arrive counts n bytes that the peer has sent on a stream against the stream's window. wanted is
-// false if the stream has no window, because it is no longer read, so that the caller must discard
-// the bytes, and otherwise true. The error is a [ProtocolError] if n exceeds the bytes that the
-// peer may still send.
-func (ws *windows) arrive(stream, n uint32) (wanted bool, err error) {
+// arrive counts n bytes that the peer sends on a stream against the stream's window, and returns the
+// buffer for them. It is nil if the stream has no window, because it is no longer read, so that the
+// caller must discard the bytes. The error is a [ProtocolError] if n exceeds the bytes that the peer
+// may still send.
+func (ws *windows) arrive(stream, n uint32) (*receiveBuffer, error) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
 	w := ws.streams[stream]
 	if w == nil {
-		return false, nil
+		return nil, nil
 	}
 	if n > w.open {
-		return true, violation("more bytes on stream %d than its window allows", stream)
+		return nil, violation("more bytes on stream %d than its window allows", stream)
 	}
 	w.open -= n
-	return true, nil
+	return w.received, nil
 }
 
-// stopGranting makes the window of a stream whose peer has finished writing grant no more credit.
-// The bytes that the window has acquired from the budget stay charged until remove or close, since
-// bytes may be unread. It does nothing if there is no such window.
-func (ws *windows) stopGranting(stream uint32) {
+// end makes the window of a stream grant no more credit, because no bytes follow, and returns its
+// buffer. The bytes that the window has acquired from the budget stay charged until remove or close,
+// since bytes may be unread. It returns nil if there is no such window.
+func (ws *windows) end(stream uint32) *receiveBuffer {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
-	if w := ws.streams[stream]; w != nil {
-		w.stopped = true
+	w := ws.streams[stream]
+	if w == nil {
+		return nil
 	}
+	w.stopped = true
+	return w.received
 }
 
 // stopAll makes all windows grant no more credit, because the session has ended. They keep their
@@ -117,27 +118,28 @@ func (ws *windows) stopAll() {
 	ws.stopped = true
 }
 
-// consume records that n bytes of w were read, and releases the charge to the quota of the bodies
-// that end within them. Once the bytes read since the last grant are half of the window, it grants
-// the peer that many bytes again, and more if the window grows. It then calls ws.onCredit, which
-// makes a goroutine send the credit, unless one is sending credit already. After stopGranting or
-// stopAll it grants nothing. The caller does not hold mu.
+// consume records that n bytes of w were read. Once half of the window was read since the last grant
+// it grants the peer a half, or as many as were read, and more if the window grows. The remainder
+// counts for the next grant; otherwise it would be ungranted for long. consume then calls
+// ws.onCredit, which makes a goroutine send the credit, unless one is sending credit already. After
+// end or stopAll it grants nothing. The caller does not hold mu.
 func (ws *windows) consume(w *window, n uint32) {
 	ws.mu.Lock()
-	ws.discharge(w, n)
 	w.read += n
 	if w.stopped || ws.stopped || w.read < w.size/2 {
 		ws.mu.Unlock()
 		return
 	}
 	now := time.Now()
-	granted := w.read + ws.grow(w, now)
+	read := w.read - w.read%(w.size/2)
+	granted := read + ws.grow(w, now)
 	if w.unsentCredit == 0 {
 		ws.pending = append(ws.pending, w)
 	}
 	w.open += granted
 	w.unsentCredit += granted
-	w.read, w.grantedAt = 0, now
+	w.read -= read
+	w.grantedAt = now
 	idle := !ws.sendingCredit
 	ws.sendingCredit = true
 	ws.mu.Unlock()
@@ -205,79 +207,32 @@ func (ws *windows) pingReplied(number uint32) {
 	}
 }
 
-// remove discards the window of a stream that is no longer read, and releases the bytes that the
-// window has acquired from the budget and the quota. It does nothing if there is no such window.
+// remove discards the window of a stream that is no longer read, and releases the bytes that it has
+// acquired from the budget and the quota. It does nothing if there is no such window.
 func (ws *windows) remove(stream uint32) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
 	if w := ws.streams[stream]; w != nil {
 		delete(ws.streams, stream)
-		ws.end(w)
+		ws.release(w)
 	}
 }
 
-// close discards all windows and releases the bytes that the windows have acquired from the budget
-// and the quota. No bytes may arrive after that.
+// close discards all windows and releases the bytes that they have acquired from the budget and the
+// quota. No bytes may arrive after that.
 func (ws *windows) close() {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
 	for _, w := range ws.streams {
-		ws.end(w)
+		ws.release(w)
 	}
 	clear(ws.streams)
 }
 
-func (ws *windows) end(w *window) {
+func (ws *windows) release(w *window) {
 	w.stopped, w.unsentCredit = true, 0
-	ws.discharge(w, math.MaxUint32)
+	w.received.drop()
 	if n := int(w.size - minWindow); n > 0 && ws.budget != nil { // acquired by grow
 		ws.budget.Release(n)
-	}
-}
-
-// segmentOverhead is the memory in bytes that yamux takes for the body of a message in addition to
-// the body: its entry in a list that grows by doubling, and the rounding of small allocations.
-const segmentOverhead = 64
-
-// segmentSize returns the memory in bytes that yamux takes for a body of n bytes, which must be
-// positive: a power of two and the overhead.
-func segmentSize(n uint32) int { return 1<<bits.Len32(n-1) + segmentOverhead }
-
-// charge charges the quota with the memory for a body of n bytes before yamux allocates it, and
-// blocks until the quota has that memory. It returns false if the quota refuses because the peer
-// holds too much; the owner of the quota then closes the session. discharge releases the charge
-// when the body was read. If the stream is no longer read, charge releases it at once. Without a
-// quota charge returns true.
-func (ws *windows) charge(stream, n uint32) bool {
-	if ws.quota == nil || n == 0 {
-		return true
-	}
-	if !ws.quota.Charge(segmentSize(n)) {
-		return false
-	}
-	ws.mu.Lock()
-	defer ws.mu.Unlock()
-	if w := ws.streams[stream]; w != nil {
-		w.segments.Push(n)
-	} else {
-		ws.quota.Release(segmentSize(n))
-	}
-	return true
-}
-
-// discharge counts n more bytes of w as read or discarded, and releases the charge of the bodies
-// that end within them: yamux keeps a body until its last byte is read. The caller holds mu.
-func (ws *windows) discharge(w *window, n uint32) {
-	for w.segments.Len() > 0 {
-		size := w.segments.Front()
-		left := size - w.begun
-		if n < left {
-			w.begun += n
-			return
-		}
-		n -= left
-		w.begun = 0
-		w.segments.Pop()
-		ws.quota.Release(segmentSize(size))
 	}
 }

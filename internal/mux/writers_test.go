@@ -31,9 +31,10 @@ func (s partialSocket) TryWrite(pieces ...[]byte) (int, error) {
 // counted is a quota without a limit.
 type counted struct{ bytes atomic.Int64 }
 
-func (q *counted) Charge(n int) bool { q.Add(n); return true }
-func (q *counted) Add(n int)         { q.bytes.Add(int64(n)) }
-func (q *counted) Release(n int)     { q.bytes.Add(-int64(n)) }
+func (q *counted) Charge(n int) bool    { q.Add(n); return true }
+func (q *counted) TryCharge(n int) bool { q.Add(n); return true }
+func (q *counted) Add(n int)            { q.bytes.Add(int64(n)) }
+func (q *counted) Release(n int)        { q.bytes.Add(-int64(n)) }
 
 // writeAll writes p to s by calls of TryWrite and Write with pieces of random sizes, whose memory it
 // overwrites after each call.

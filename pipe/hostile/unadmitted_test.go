@@ -48,7 +48,7 @@ type unadmittedPeer struct {
 // victim hold no more memory than the limit together, whatever they send. Those that hold most are
 // evicted, with a reason, and new peers are served.
 func TestMemoryOfUnadmittedPeers(t *testing.T) {
-	memoryOfUnadmittedPeers(t, overTCP, "first packets", "brochures", "messages", "segments of a byte", "queries", "early aborts",
+	memoryOfUnadmittedPeers(t, overTCP, "first packets", "brochures", "messages", "small segments", "queries", "early aborts",
 		"descriptors", "replies", "descriptors of many tensors", "brochures of many devices", "messages that it does not read")
 }
 
@@ -60,8 +60,8 @@ func memoryOfUnadmittedPeers(t *testing.T, over network, kinds ...string) {
 	// All peers send the same bytes, so that the attackers' copies take little memory.
 	frame := make([]byte, descriptorLimit-1)
 	large := encodeMessage(native.Message{Metadata: make([]byte, 4_100_000)})[:4_000_000]
-	const segmentsOf = 64 << 10
-	segments := bytes.Repeat(append(muxHeader(muxData, 0, basicStream, 1), 1), segmentsOf)
+	const window = 256 << 10
+	segments := bytes.Repeat(append(muxHeader(muxData, 0, basicStream, 16), make([]byte, 16)...), window/16)
 	crowded := (&wire.Descriptor{Tensors: slices.Repeat([]wire.TensorDescriptor{{SourceDevice: device.CPU(), TargetDevice: device.CPU()}}, 65_000)}).Append(nil)
 	offer := goodBrochure()
 	for i := range 4000 {
@@ -88,7 +88,7 @@ func memoryOfUnadmittedPeers(t *testing.T, over network, kinds ...string) {
 		"messages": {4_000_000, nativePeer(func(n *nativeAttack) {
 			n.sendOn(messageStream, large)
 		})},
-		"segments of a byte": {segmentsOf * 64, nativePeer(func(n *nativeAttack) {
+		"small segments": {window, nativePeer(func(n *nativeAttack) {
 			n.first.send(muxHeader(muxCredit, muxSYN, basicStream, 0))
 			n.first.send(segments)
 		})},

@@ -150,7 +150,7 @@ func TestWriterGrowsBeforeItBlocks(t *testing.T) {
 	for name, write := range map[string]func(transport.Stream, []byte) (int, error){
 		"Write": transport.Stream.Write,
 		"TryWrite and PollWritable": func(out transport.Stream, p []byte) (n int, err error) {
-			for n < len(p) && err == nil && out.(transport.Poller).PollWritable() {
+			for n < len(p) && err == nil && out.(transport.WritePoller).PollWritable() {
 				var k int
 				k, err = out.(transport.Poller).TryWrite(p[n:])
 				n += k
@@ -169,7 +169,7 @@ func TestWriterGrowsBeforeItBlocks(t *testing.T) {
 				require.Equal(t, size, n)
 			}
 			require.Less(t, fill(t, out, at, size), size)
-			require.False(t, out.(transport.Poller).PollWritable())
+			require.False(t, out.(transport.WritePoller).PollWritable())
 			drain(t, in, 0, at)
 		})
 	}

@@ -5,7 +5,7 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
 
-var _ transport.Poller = (*stream)(nil)
+var _ transport.WritePoller = (*stream)(nil)
 
 // TryRead implements transport.Poller: it copies bytes that are in the ring to p, at most 512 KiB,
 // and returns how many. It returns 0 and nil if there are none yet. It does not wait for bytes, but
@@ -38,7 +38,7 @@ func (s *stream) TryWrite(pieces ...[]byte) (int, error) {
 	return n, err
 }
 
-// PollWritable implements transport.Poller: it polls for space in the ring for a bounded time and,
+// PollWritable implements transport.WritePoller: it polls for space in the ring for a bounded time and,
 // if none comes, tries to grow the ring. It reports whether TryWrite can go on: there is space, or
 // TryWrite returns an error.
 func (s *stream) PollWritable() bool {
@@ -94,6 +94,9 @@ func (s *stream) PollReadable(due bool) bool {
 	s.Arm()
 	return false
 }
+
+// ExpectOthers implements transport.Poller: it does nothing, since each stream has doorbells of its own.
+func (s *stream) ExpectOthers() {}
 
 // Readable implements transport.Poller.
 func (s *stream) Readable() bool { return s.readable() }
