@@ -116,7 +116,7 @@ func (s *polledStream) receivable() bool {
 			return err != errNoData
 		}
 		if err := l.receive(false); err != nil {
-			return err != errNoData && err != errMustWait
+			return err != errNoData && err != errMustWait && err != errRefused
 		}
 	}
 	return true
@@ -203,6 +203,9 @@ func (s *polledStream) Wait() {
 		}
 		if s.armed.Load() {
 			return
+		}
+		if w.expected.Swap(false) {
+			w.want()
 		}
 	}
 }

@@ -80,7 +80,7 @@ func (l *link) end(err error) error {
 func (l *link) unlock() {
 	in := &l.in
 	n := in.src.Buffered()
-	in.unread.Store(n >= headerSize || n > 0 && in.left > 0)
+	in.unread.Store(in.err == nil && (n >= headerSize || n > 0 && in.left > 0))
 	in.mu.Unlock()
 }
 

@@ -59,6 +59,10 @@ type watch struct {
 	wanted chan struct{} // holds a token if the goroutine of yamux is to wait
 	polled atomic.Bool   // a stream is polled
 
+	// expected is set if bytes of other streams are expected: a goroutine that waits and is to leave
+	// that to nobody makes the goroutine of yamux wait.
+	expected atomic.Bool
+
 	activity atomic.Uint64 // number of polls and waits
 	timer    *time.Timer
 	running  atomic.Bool // the timer is
@@ -75,7 +79,11 @@ func newWatch(conn Pollable) *watch {
 // expect makes the goroutine of yamux wait for the connection if nobody does. It may be called on a
 // nil *watch.
 func (w *watch) expect() {
-	if w != nil && len(w.turn) == 0 {
+	if w == nil || !w.polled.Load() {
+		return
+	}
+	w.expected.Store(true)
+	if len(w.turn) == 0 {
 		w.want()
 	}
 }
@@ -150,8 +158,11 @@ func (l *link) attend() error {
 		if err := l.receiveAll(); err != errNoData {
 			return err
 		}
-		if w.polled.Load() && w.activity.Load() != before {
-			return nil
+		if n := w.activity.Load(); w.polled.Load() && n != before {
+			if !w.expected.Swap(false) {
+				return nil
+			}
+			before = n
 		}
 		if err := w.conn.Wait(never); err != nil {
 			return l.fail(err)

@@ -30,8 +30,8 @@ type SocketPoller struct {
 
 	// Of Wait.
 	waiter  socketSpinner
-	stop    func() bool // the argument of Wait
-	mayGo   func() bool // mayReturn
+	stop    func() bool           // the argument of Wait
+	mayGo   func() bool           // mayReturn
 	attempt func(fd uintptr) bool // checkInput
 	poll    [1]unix.PollFd
 	asleep  bool
