@@ -157,10 +157,14 @@ func (b *receiveBuffer) signal() {
 	}
 }
 
-// releaseAll releases all segments but one that is reserved, which filled releases. The caller holds
-// mu.
+// releaseAll releases all segments but one that is reserved, which it empties and filled releases.
+// The caller holds mu.
 func (b *receiveBuffer) releaseAll() {
-	for b.segments.Len() > 0 && !(b.reserved && b.segments.Len() == 1) {
+	for b.segments.Len() > 0 {
+		if s := b.segments.Front(); b.reserved && b.segments.Len() == 1 {
+			s.from = s.to
+			return
+		}
 		b.releaseFront()
 	}
 }
