@@ -227,8 +227,9 @@ func (p *Pipe) Next(ctx context.Context) (*Incoming, error) {
 // TryNext returns the next message as Next does, but does not block: it spins for some microseconds
 // at most, and if no message arrives in that time, both results are nil. A message that has been
 // received is returned at once. After the last message, and after Close, it returns the error that
-// Next returns. Through shared memory in the native dialect TryNext receives messages itself,
-// without a switch of goroutines; on other paths only a goroutine of the pipe receives them.
+// Next returns. In the native dialect, through shared memory and in Linux over plain TCP, TryNext
+// receives messages itself, without a switch of goroutines; on other paths only a goroutine of the
+// pipe receives them.
 func (p *Pipe) TryNext() (*Incoming, error) {
 	if p.isClosing() {
 		return nil, p.errorFor("next", "", ErrClosed)

@@ -69,7 +69,7 @@ func TestSizesAndPolicy(t *testing.T) {
 	}
 }
 
-// TestInlineParts checks that a stream that cannot be polled carries parts of up to 64 KiB inline, up
+// TestInlineParts checks that a stream that is not in shared memory carries parts of up to 64 KiB inline, up
 // to 1 MiB of a message, as the plan states. The limits through shared memory are those of
 // TestPolledLargeParts.
 func TestInlineParts(t *testing.T) {

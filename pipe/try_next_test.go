@@ -17,8 +17,8 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
 
-// polledPath returns a path whose streams can be polled, so that TryNext receives messages itself:
-// shared memory in the native dialect.
+// polledPath returns a path of which each stream can be polled by itself: shared memory in the native
+// dialect.
 func polledPath() path { return pathNamed("shm+basic+native") }
 
 // tryUntilNext calls p.TryNext until it returns a message, and returns that message. It fails the
@@ -46,8 +46,8 @@ func requireNoNext(t *testing.T, p *pipe.Pipe) {
 	require.Nil(t, in)
 }
 
-// TestTryNextOfReceivedMessages checks that on paths whose streams cannot be polled, TryNext
-// returns the messages that the pipe has received. Calls of TryNext and Next alternate without
+// TestTryNextOfReceivedMessages checks that TryNext returns the messages that the pipe has received,
+// or receives itself where the streams share a socket. Calls of TryNext and Next alternate without
 // changing the order of messages.
 func TestTryNextOfReceivedMessages(t *testing.T) {
 	for _, name := range []string{

@@ -286,8 +286,7 @@ func TestPolledStreamsKeepOrder(t *testing.T) {
 	}
 }
 
-// A read deadline of the connection is that of a session whose write has failed: the session ends
-// although a goroutine only polls.
+// The end of the connection ends the session although a goroutine only polls.
 func TestPeerDiesWhilePolled(t *testing.T) {
 	client, server := sessionsWith(t, transport.SessionConfig{MaxStreams: 4})
 	_, reader := openPolled(t, client, server)

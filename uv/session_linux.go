@@ -15,13 +15,13 @@ import (
 // blocks, see [WithSpin]. The error is ErrClosed, ErrHandedOver if the connection is already a stream
 // or a session, or means that cfg is invalid. After an invalid cfg the connection can only be closed.
 func (c *conn) Multiplex(cfg transport.SessionConfig) (transport.Session, error) {
-	poller, err := wait.NewSocketPoller(c.tcp, c.waits)
-	if err != nil {
-		return nil, err
-	}
 	s, err := c.stream(c.tcp)
 	if err != nil {
 		return nil, err
+	}
+	poller, err := wait.NewSocketPoller(c.tcp, c.waits)
+	if err != nil {
+		return nil, c.readError(err)
 	}
 	return mux.New(&polledStream{s, poller}, cfg)
 }

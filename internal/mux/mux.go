@@ -24,7 +24,7 @@
 //
 // A window bounds the bytes that the peer has sent and the reader of the stream has not read. It
 // begins with the 256 KiB that the protocol prescribes. When half of it has been read, the link
-// grants that many bytes again. If that took no more than four round trips the window was what the
+// grants that half again. If that took no more than four round trips the window was what the
 // writer waited for, and doubles, up to SessionConfig.Window and as far as SessionConfig.Budget
 // permits. It never shrinks, because credit cannot be taken back. The round trip is measured by a
 // ping, at most once a second, and only while some window could grow. A peer that delays or hurries
@@ -138,7 +138,7 @@ var ErrConfig = errors.New("mux: bad configuration")
 // errYamuxClosed ends a session that yamux has closed for a reason that this package does not know.
 var errYamuxClosed = errors.New("mux: yamux closed the session")
 
-// errReset is the error of writes to a stream that the peer has reset; see ResetError.
+// errReset is the error of a stream that the peer has reset; see ResetError.
 var errReset = errors.New("mux: the peer has reset the stream")
 
 // EndError is the error of calls on a stream whose session has ended. It matches the session's Err,

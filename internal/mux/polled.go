@@ -49,10 +49,10 @@ func (s *polledStream) TryRead(p []byte) (int, error) {
 		n, err = s.received.take(p)
 	}
 	if mine {
-		if n == 0 && err == nil && !ended {
+		if n == 0 && err == nil && !ended && !s.closed.Load() {
 			n, err = s.receiveTo(p)
 		}
-		l.unlock()
+		l.unlockAndWake()
 	}
 	switch {
 	case n > 0:
@@ -106,7 +106,7 @@ func (s *polledStream) receivable() bool {
 	if !in.mu.TryLock() {
 		return false
 	}
-	defer l.unlock()
+	defer l.unlockAndWake()
 	for !s.received.readable() {
 		if in.left > 0 && in.body == s.received {
 			_, err := in.src.Peek(1)
@@ -185,6 +185,14 @@ func (s *polledStream) Wait() {
 		if s.mayRead() {
 			return
 		}
+		if stalled := s.link.in.stalled.Load(); stalled != nil {
+			select {
+			case <-*stalled:
+			case <-s.received.changed:
+			case <-s.wakeup:
+			}
+			continue
+		}
 		w.activity.Add(1)
 		select {
 		case w.turn <- struct{}{}:
@@ -194,7 +202,7 @@ func (s *polledStream) Wait() {
 			continue
 		}
 		var err error
-		if !s.mayRead() && !s.mustStop() {
+		if !s.mustStop() {
 			err = w.conn.Wait(s.stop)
 		}
 		w.leave()
@@ -216,7 +224,8 @@ func (s *polledStream) mayRead() bool { return s.received.readable() || s.link.i
 
 // mustStop reports whether Wait must not wait for the connection.
 func (s *polledStream) mustStop() bool {
-	return !s.armed.Load() || s.woken.Load() || s.closed.Load() || s.sessionEnded.Load()
+	return !s.armed.Load() || s.woken.Load() || s.closed.Load() || s.sessionEnded.Load() ||
+		s.mayRead() || s.link.in.stalled.Load() != nil
 }
 
 // signal makes Wait check again.

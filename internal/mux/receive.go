@@ -28,8 +28,13 @@ type receiving struct {
 	goAway    bool           // the peer has announced the end of the session
 	err       error          // why nothing more is received
 
-	unread   atomic.Bool // src has bytes that can be received
-	forYamux chan header
+	unread    atomic.Bool // src has bytes that can be received
+	delivered bool        // something was received for another goroutine, since mu was locked
+	forYamux  chan header
+
+	// stalled is set while only the goroutine of yamux can receive, because it may block. That
+	// goroutine closes the channel.
+	stalled atomic.Pointer[chan struct{}]
 }
 
 // receive receives a message, or the rest of one. Over a Pollable it returns errNoData if bytes are
@@ -49,11 +54,14 @@ func (l *link) receive(wait bool) error {
 	case nil, errNoData:
 		return err
 	case errMustWait:
-		l.watch.want()
-		l.watch.conn.Wake() // so that the goroutine of yamux has its turn
+		if l.stall() {
+			l.watch.want()
+			l.watch.conn.Wake() // so that the goroutine of yamux has its turn
+		}
 		return err
 	case errRefused:
 		in.err = err // the owner of the quota closes the session
+		l.stall()
 		return err
 	}
 	return l.end(err)
@@ -76,12 +84,33 @@ func (l *link) end(err error) error {
 	return in.err
 }
 
-// unlock releases mu of l.in.
-func (l *link) unlock() {
+// stall makes goroutines in Wait wait for that of yamux, and reports whether they did not yet.
+func (l *link) stall() bool {
+	if l.in.stalled.Load() != nil {
+		return false
+	}
+	stalled := make(chan struct{})
+	return l.in.stalled.CompareAndSwap(nil, &stalled)
+}
+
+// unlock releases mu of l.in. It returns true if a goroutine that waits for the connection must be
+// woken, because it may wait for what was received already.
+func (l *link) unlock() (mustWake bool) {
 	in := &l.in
 	n := in.src.Buffered()
-	in.unread.Store(in.err == nil && (n >= headerSize || n > 0 && in.left > 0))
+	unread := in.err == nil && in.stalled.Load() == nil && (n >= headerSize || n > 0 && in.left > 0)
+	mustWake = unread || in.delivered
+	in.delivered = false
+	in.unread.Store(unread)
 	in.mu.Unlock()
+	return mustWake
+}
+
+// unlockAndWake is unlock for a goroutine that does not have the turn.
+func (l *link) unlockAndWake() {
+	if l.unlock() && len(l.watch.turn) > 0 {
+		l.watch.conn.Wake()
+	}
 }
 
 // receiveBody receives the rest of a body, if there is any. Errors are those of receive.
@@ -102,6 +131,7 @@ func (l *link) receiveBody(wait bool) error {
 		} else {
 			n, err = in.src.Read(p[:min(len(p), in.left)])
 			in.body.filled(n)
+			in.delivered = in.delivered || n > 0
 		}
 		if l.received(n); err != nil {
 			return unexpectedEOF(err)
@@ -130,6 +160,7 @@ func (l *link) received(n int) {
 func (l *link) endStream(stream uint32, err error) {
 	if b := l.windows.end(stream); b != nil {
 		b.end(err)
+		l.in.delivered = true
 	}
 }
 
@@ -204,6 +235,7 @@ func (l *link) nextMessage() error {
 			h.setLength(0)
 		}
 		in.forYamux <- h
+		in.delivered = true
 	}
 	l.received(0)
 	return nil

@@ -10,7 +10,7 @@ import (
 )
 
 // receiveBuffer holds the bytes that a stream has received and that were not read yet. The
-// goroutine that holds link.receiving adds bytes. One goroutine at a time takes them.
+// goroutine that has locked link.in adds bytes. One goroutine at a time takes them.
 type receiveBuffer struct {
 	pool    *segmentPool
 	quota   transport.Quota // charged for the memory; nil: none
@@ -49,7 +49,7 @@ func (b *receiveBuffer) reserve(n int, wait bool) ([]byte, error) {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.dropped {
+	if b.dropped || b.ended != nil {
 		b.discharge(size)
 		return nil, nil
 	}
@@ -64,7 +64,7 @@ func (b *receiveBuffer) reserve(n int, wait bool) ([]byte, error) {
 func (b *receiveBuffer) rest() (p []byte, ok bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.dropped {
+	if b.dropped || b.ended != nil {
 		return nil, true
 	}
 	if k := b.segments.Len(); k > 0 {

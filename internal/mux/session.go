@@ -88,6 +88,7 @@ func (s *session) Close() error {
 	s.inner.Close()
 	s.link.out.writers.Wait()
 	s.running.Wait()
+	_ = s.link.fail(transport.ErrClosed) // a goroutine that polls receives nothing more
 	s.windows.close()
 	return nil
 }

@@ -50,14 +50,14 @@ func (s pollSource) Read(p []byte) (int, error) {
 const attendAfter = 10 * time.Millisecond
 
 // watch determines which goroutine waits for a Pollable: the one that has turn. It is the reading
-// goroutine of yamux until a stream of the session is polled. Then it is the goroutine in Wait of that
-// stream, so that a message wakes no other one. While callers poll, nobody waits. If nobody has waited
+// goroutine of yamux until Wait of a stream is called. Then it is the goroutine in Wait,
+// so that a message wakes no other one. While callers poll, nobody waits. If nobody has waited
 // or polled for some time, or bytes of other streams are expected, the goroutine of yamux does again.
 type watch struct {
 	conn   Pollable
 	turn   chan struct{} // holds a token while a goroutine waits
 	wanted chan struct{} // holds a token if the goroutine of yamux is to wait
-	polled atomic.Bool   // a stream is polled
+	polled atomic.Bool   // Wait of a stream was called
 
 	// expected is set if bytes of other streams are expected: a goroutine that waits and is to leave
 	// that to nobody makes the goroutine of yamux wait.
@@ -137,6 +137,7 @@ func (l *link) awaitPolled() (header, error) {
 		}
 		select {
 		case h := <-l.in.forYamux:
+			w.want() // again
 			return h, nil
 		case w.turn <- struct{}{}:
 		case <-l.released:
@@ -144,6 +145,9 @@ func (l *link) awaitPolled() (header, error) {
 		}
 		err := l.attend()
 		w.leave()
+		if len(l.in.forYamux) > 0 {
+			w.want() // to go on
+		}
 		if err != nil {
 			return header{}, err
 		}
@@ -164,13 +168,14 @@ func (l *link) attend() error {
 			}
 			before = n
 		}
-		if err := w.conn.Wait(never); err != nil {
+		if err := w.conn.Wait(l.mayReceive); err != nil {
 			return l.fail(err)
 		}
 	}
 }
 
-func never() bool { return false }
+// mayReceive reports whether attend can go on although the connection has no input.
+func (l *link) mayReceive() bool { return len(l.in.forYamux) > 0 || l.in.unread.Load() }
 
 // receiveAll receives until there is a message for yamux, and returns nil then, or an error of
 // receive, errNoData if nothing is left.
@@ -178,6 +183,9 @@ func (l *link) receiveAll() error {
 	l.in.mu.Lock()
 	defer l.unlock()
 	l.in.unread.Store(false) // the others wait for this goroutine
+	if stalled := l.in.stalled.Swap(nil); stalled != nil {
+		close(*stalled)
+	}
 	for len(l.in.forYamux) == 0 {
 		if err := l.receive(true); err != nil {
 			return err

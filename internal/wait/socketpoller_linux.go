@@ -37,6 +37,7 @@ type SocketPoller struct {
 	asleep  bool
 	once    func(fd uintptr) bool // checkOnce
 	input   bool                  // result of checkOnce
+	failed  error                 // of the last hasInput
 	busy    *BusyWaiter           // nil without busy polling
 	wakeup  chan struct{}         // of busy
 
@@ -123,9 +124,12 @@ func (p *SocketPoller) Spin(ready func() bool, due bool) bool {
 // returns nil. It first spins, which ends early if stop returns true; it then returns too. The error is
 // that of the read deadline, or means that the socket is closed.
 func (p *SocketPoller) Wait(stop func() bool) error {
-	p.stop = stop
+	p.stop, p.failed = stop, nil
 	if p.waiter.poll(p.mayGo) {
 		p.woken.Store(false)
+		if p.failed != nil {
+			return readFailure(p.socket, cause(p.failed))
+		}
 		return nil
 	}
 	p.mu.Lock()
@@ -178,7 +182,10 @@ func (p *SocketPoller) checkInput(fd uintptr) bool {
 
 // hasInput reports whether Wait need not block: there is input, a deadline has passed, or the socket
 // is closed.
-func (p *SocketPoller) hasInput() bool { return p.raw.Read(p.once) != nil || p.input }
+func (p *SocketPoller) hasInput() bool {
+	p.failed = p.raw.Read(p.once)
+	return p.failed != nil || p.input
+}
 
 func (p *SocketPoller) checkOnce(fd uintptr) bool {
 	p.input = p.pollInput(fd)

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// spinner decides when and how long one reader spins. Only the goroutine that reads uses it.
+// spinner decides when and how long a goroutine spins. One goroutine at a time uses it.
 type spinner struct {
 	bound        time.Duration // longest spin; 0: never
 	placement    *placement    // nil if the kernel brings the bytes, as for sockets
@@ -194,7 +194,7 @@ func (s *registration) companion() (fd int32, found bool) {
 // exclusive reports whether the reader may spin: it has had exclusiveAfter arrivals during which no
 // readers had any but itself and one other. Two readers of memory do each other no harm, and a worker
 // that serves two others in turn would otherwise have to be woken for each request. For two sockets see
-// Reader.otherHasInput.
+// socketSpinner.otherHasInput.
 func (s *registration) exclusive() bool {
 	return s.run.Load() >= exclusiveAfter && s.seen.Load() == s.arbiter.changes.Load()
 }

@@ -3,7 +3,8 @@
 // A goroutine that reads from a socket blocks in the runtime's network poller. Blocking costs
 // nothing, but waking is expensive: at either end an idle processor has to leave its halt state, so
 // that a round trip takes 50 to 150 µs, of which the bytes take 8. A goroutine that waits for a
-// reply should therefore poll for it, and block only when it does not come. A [Reader] does that.
+// reply should therefore poll for it, and block only when it does not come. A [Reader] does that, and a
+// [SocketPoller] for a socket on which any goroutine may poll and one waits.
 //
 // # How readers spin
 //
@@ -41,7 +42,7 @@
 //   - Spins that find nothing become rare: after each, twice as many waits as before do not spin.
 //     That keeps spins from harm on a machine with more busy threads than processors, where
 //     replies do not come during a spin, and on sockets with occasional messages.
-//   - Only one reader of a process spins at a time, or two of memory, and only if for some time
+//   - Only the goroutines of one reader of a process spin at a time, or two of memory, and only if for some time
 //     nothing arrived for others. A spin for one of several readers would delay the others: the
 //     kernel is not asked for their input during it. If the process has one processor, two sockets
 //     may be spun on: the spin on one asks the kernel about the other too, and ends if that has input.
