@@ -222,8 +222,13 @@ func (e *compatEnd) release() error {
 
 // wrapError returns err, which must not be nil, as a [*channel.Error] with the channel's name and
 // the peer; see the function wrapError. If err matches transport.ErrClosed and the peer has ended
-// the control connection, io.EOF replaces err, because the connection was closed in consequence.
+// the control connection, io.EOF replaces err, because the connection was closed in consequence. If
+// the channel has ended, the result is its error: err is that of a lane that was closed then, perhaps
+// by the peer in consequence.
 func (e *compatEnd) wrapError(err error) error {
+	if ended := e.lifecycle.Err(); ended != nil {
+		return ended
+	}
 	if errors.Is(err, transport.ErrClosed) && e.hasControlEnded() {
 		err = io.EOF
 	}
