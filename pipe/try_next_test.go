@@ -17,8 +17,8 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
 
-// polledPath returns a path of which each stream can be polled by itself: shared memory in the native
-// dialect.
+// polledPath returns a path whose streams can be polled and share no connection: shared memory in the
+// native dialect.
 func polledPath() path { return pathNamed("shm+basic+native") }
 
 // tryUntilNext calls p.TryNext until it returns a message, and returns that message. It fails the

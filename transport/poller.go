@@ -38,9 +38,9 @@ type Poller interface {
 	// more. Any goroutine may call it at any time.
 	Arm()
 
-	// ExpectOthers tells the Stream that bytes of other streams of its session are expected. If the
-	// streams share a connection, and nobody polls or waits for this one, these would otherwise be
-	// received only after some 10 ms.
+	// ExpectOthers announces that bytes of other streams of the session are expected. If the streams
+	// share a connection, and no goroutine polls this one or waits for it, they would otherwise be
+	// received only after 10 to 20 ms.
 	ExpectOthers()
 }
 

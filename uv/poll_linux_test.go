@@ -157,8 +157,8 @@ func TestWaitReturnsAtTheEnd(t *testing.T) {
 	}
 }
 
-// Bytes of other streams are received although the polled one is not polled any more, and nobody waits
-// for it: after a while, or at once if they are expected.
+// Bytes of other streams are received although the polled one is not polled any more, and no goroutine
+// waits for it: after a while, or at once if they are expected.
 func TestOtherStreamsAfterPolls(t *testing.T) {
 	for name, expect := range map[string]func(transport.Poller){"": func(transport.Poller) {}, "expected": transport.Poller.ExpectOthers} {
 		t.Run(name, func(t *testing.T) {
@@ -235,7 +235,7 @@ func (hesitant) TryCharge(int) bool { return false }
 func (hesitant) Add(int)            {}
 func (hesitant) Release(int)        {}
 
-// Bytes of all streams arrive in order, whoever receives them: a goroutine that polls, one that
+// Bytes of all streams arrive in order, whichever goroutine receives them: one that polls, one that
 // waits, or that of the session, which alone may wait for the quota.
 func TestPolledStreamsKeepOrder(t *testing.T) {
 	for name, quota := range map[string]transport.Quota{"": nil, "quota": hesitant{}} {

@@ -24,8 +24,8 @@
 //
 // A window bounds the bytes that the peer has sent and the reader of the stream has not read. It
 // begins with the 256 KiB that the protocol prescribes. When half of it has been read, the link
-// grants that half again. If that took no more than four round trips the window was what the
-// writer waited for, and doubles, up to SessionConfig.Window and as far as SessionConfig.Budget
+// grants that half again. If that took no more than four round trips the writer was waiting
+// for the window, which doubles, up to SessionConfig.Window and as far as SessionConfig.Budget
 // permits. It never shrinks, because credit cannot be taken back. The round trip is measured by a
 // ping, at most once a second, and only while some window could grow. A peer that delays or hurries
 // its replies gets no more than the budget permits.
@@ -34,7 +34,7 @@
 // streams but their beginning and end.
 //
 // The receive windows of yamux are unlimited, since it receives no bytes. So the link removes the
-// credit from the messages that yamux writes, sends credit for what was read, and ends the session
+// credit from the messages that yamux writes, sends credit for bytes that were read, and ends the session
 // of a peer that exceeds a window before memory is allocated for the message.
 //
 // docs/decisions/2026-11-23-yamux.md lists the tasks of yamux, and the reasons for the workarounds.

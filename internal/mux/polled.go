@@ -66,7 +66,7 @@ func (s *polledStream) TryRead(p []byte) (int, error) {
 	return 0, nil
 }
 
-// receiveTo receives bytes of the stream to p, and what precedes them for others, without blocking.
+// receiveTo receives bytes of the stream to p, and the messages that precede them, without blocking.
 // It returns the number of bytes, or the error of take. After another error the session has ended.
 // The caller holds mu of the link.
 func (s *polledStream) receiveTo(p []byte) (n int, err error) {
@@ -96,8 +96,8 @@ func (s *polledStream) receiveTo(p []byte) (n int, err error) {
 	return n, nil
 }
 
-// receivable receives what precedes the next bytes of the stream, without blocking, and reports
-// whether TryRead has bytes or an error to return.
+// receivable receives the messages that precede the next bytes of the stream, without blocking, and
+// reports whether TryRead has bytes or an error to return.
 func (s *polledStream) receivable() bool {
 	l, in := s.link, &s.link.in
 	if s.received.readable() || s.closed.Load() || s.sessionEnded.Load() {
@@ -172,7 +172,7 @@ func (s *polledStream) Wake() {
 // ExpectOthers implements transport.Poller.
 func (s *polledStream) ExpectOthers() { s.link.watch.expect() }
 
-// Wait implements transport.Poller. While nobody else waits for the connection, it does.
+// Wait implements transport.Poller. While no other goroutine waits for the connection, it does.
 func (s *polledStream) Wait() {
 	w := s.link.watch
 	s.polled.Store(true)

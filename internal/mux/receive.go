@@ -94,7 +94,7 @@ func (l *link) stall() bool {
 }
 
 // unlock releases mu of l.in. It returns true if a goroutine that waits for the connection must be
-// woken, because it may wait for what was received already.
+// woken, because a message for which it waits may have been received.
 func (l *link) unlock() (mustWake bool) {
 	in := &l.in
 	n := in.src.Buffered()
@@ -141,7 +141,7 @@ func (l *link) receiveBody(wait bool) error {
 }
 
 // received records that n more bytes of the body were received, and ends the stream if the message
-// says that it ends.
+// has the flag for that.
 func (l *link) received(n int) {
 	in := &l.in
 	if in.left -= n; in.left > 0 {

@@ -128,8 +128,8 @@ func (s *stream) TryWrite(pieces ...[]byte) (n int, err error) {
 	return n, nil
 }
 
-// expectReply makes a goroutine wait for the connection, if nobody does, unless the stream is polled:
-// its reader then waits itself.
+// expectReply makes the goroutine of yamux wait for the connection, if no other one does, unless the
+// stream is polled: its reader then waits itself.
 func (s *stream) expectReply() {
 	if !s.polled.Load() {
 		s.session.link.watch.expect()
@@ -183,8 +183,7 @@ func (s *stream) writeMessage(p []byte, expired <-chan struct{}) (int, error) {
 	return n, nil
 }
 
-// cause returns the error that a call on s reports for err. nil
-// and io.EOF are returned unchanged. Otherwise the result is ErrClosed after Close, a *ResetError
+// cause returns the error that a call on s reports for err. nil and io.EOF are returned unchanged. Otherwise the result is ErrClosed after Close, a *ResetError
 // if the peer has reset the stream, an *EndError if the session has ended, and else
 // os.ErrDeadlineExceeded.
 func (s *stream) cause(err error) error {

@@ -45,22 +45,22 @@ func (s pollSource) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// attendAfter is the time between two checks whether anybody waits for the connection. Nobody does
-// for at most two such periods.
+// attendAfter is the time between two checks whether a goroutine waits for the connection. At most
+// two such periods pass in which none does.
 const attendAfter = 10 * time.Millisecond
 
 // watch determines which goroutine waits for a Pollable: the one that has turn. It is the reading
 // goroutine of yamux until Wait of a stream is called. Then it is the goroutine in Wait,
-// so that a message wakes no other one. While callers poll, nobody waits. If nobody has waited
-// or polled for some time, or bytes of other streams are expected, the goroutine of yamux does again.
+// so that a message wakes no other one. While callers poll, none waits. If no goroutine has waited or
+// polled for some time, or bytes of other streams are expected, that of yamux waits again.
 type watch struct {
 	conn   Pollable
 	turn   chan struct{} // holds a token while a goroutine waits
 	wanted chan struct{} // holds a token if the goroutine of yamux is to wait
 	polled atomic.Bool   // Wait of a stream was called
 
-	// expected is set if bytes of other streams are expected: a goroutine that waits and is to leave
-	// that to nobody makes the goroutine of yamux wait.
+	// expected is set if bytes of other streams are expected: a goroutine that stops waiting because
+	// callers poll then makes the goroutine of yamux wait.
 	expected atomic.Bool
 
 	activity atomic.Uint64 // number of polls and waits
@@ -76,7 +76,7 @@ func newWatch(conn Pollable) *watch {
 	return w
 }
 
-// expect makes the goroutine of yamux wait for the connection if nobody does. It may be called on a
+// expect makes the goroutine of yamux wait for the connection if no other one does. It may be called on a
 // nil *watch.
 func (w *watch) expect() {
 	if w == nil || !w.polled.Load() {
@@ -108,7 +108,7 @@ func (w *watch) startTimer() {
 	}
 }
 
-// check is called by the timer. It runs it again if somebody has polled or waited since the last
+// check is called by the timer. It runs it again if a goroutine has polled or waited since the last
 // check, and not at all while a goroutine waits. Otherwise the goroutine of yamux is to wait.
 func (w *watch) check() {
 	if n := w.activity.Load(); n != w.seen {
@@ -155,7 +155,7 @@ func (l *link) awaitPolled() (header, error) {
 }
 
 // attend receives for all streams, and waits for more, until there is a message for yamux or, if a
-// stream is polled, somebody polls or waits. The error is that of receive. The caller has the turn.
+// stream is polled, another goroutine polls or waits. The error is that of receive. The caller has the turn.
 func (l *link) attend() error {
 	w := l.watch
 	for before := w.activity.Load(); ; {

@@ -195,7 +195,7 @@ func (p *SocketPoller) checkOnce(fd uintptr) bool {
 func (p *SocketPoller) pollInput(fd uintptr) bool {
 	p.poll[0] = unix.PollFd{Fd: int32(fd), Events: unix.POLLIN}
 	n, err := unix.Poll(p.poll[:], 0)
-	return n != 0 || err != nil && err != unix.EINTR
+	return n != 0 || err != nil // also if it was interrupted: Wait may return early
 }
 
 // Wake makes the current call of Wait return, or the next one.
