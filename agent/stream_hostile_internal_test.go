@@ -318,10 +318,11 @@ func TestHostileStreamFrames(t *testing.T) {
 func TestHostileReplyOfStream(t *testing.T) {
 	for name, c := range map[string]struct {
 		count []byte
+		limit time.Duration
 		kind  error
 	}{
-		"no number":            {[]byte{0xff}, ErrProtocol},
-		"data that never come": {wire.AppendNumber(nil, 5), ErrTimeout},
+		"no number":            {[]byte{0xff}, testwait.Limit, ErrProtocol},
+		"data that never come": {wire.AppendNumber(nil, 5), 100 * time.Millisecond, ErrTimeout},
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := joinHostile(t, 0, func(ctx context.Context, s *Stream[int, int]) error {
@@ -337,7 +338,7 @@ func TestHostileReplyOfStream(t *testing.T) {
 				}
 				return err
 			})
-			s, err := victimStream.Open(t.Context(), h.group[0], "worker1", WithTimeout(100*time.Millisecond))
+			s, err := victimStream.Open(t.Context(), h.group[0], "worker1", WithTimeout(c.limit))
 			require.NoError(t, err)
 			for _, err = range s.Receive() {
 			}
