@@ -51,7 +51,8 @@ func TestVisitAsksForInput(t *testing.T) {
 	defer far.Close()
 	var v visitor
 	defer v.close()
-	for range 3 {
+	returned := 0
+	for range 20 { // another thread of the runtime may have the input, and be interrupted, but not each time
 		read := testwait.StartBlocked(t, "Read", func() error {
 			_, err := near.Read(make([]byte, 1))
 			return err
@@ -62,7 +63,8 @@ func TestVisitAsksForInput(t *testing.T) {
 		for range 10 {
 			runtime.Gosched()
 		}
-		require.Len(t, read, 1, "the read has returned")
-		require.NoError(t, <-read)
+		returned += len(read)
+		require.NoError(t, testwait.Finish(t, read))
 	}
+	require.Greater(t, returned, 10, "reads that have returned after the visit")
 }

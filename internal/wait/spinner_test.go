@@ -226,17 +226,23 @@ func TestGoroutinesRunDuringSpinOnOneProcessor(t *testing.T) {
 	require.Less(t, polls, pollsBeforeYield+100)
 
 	// The time in which they run is not that of a yield, which would show that the peer shares the processor.
-	ran.Store(false)
-	s.placement = new(placement)
 	var clock atomic.Int64
 	s.now = func() time.Duration { return time.Duration(clock.Load()) }
-	go func() {
-		clock.Add(int64(time.Millisecond))
-		ran.Store(true)
-	}()
 	s.bound = time.Hour
-	require.True(t, s.poll(func() bool { return ran.Load() }))
-	require.Zero(t, s.placement.limit)
+	wrong := 0
+	for range 20 { // the runtime may preempt this goroutine in a yield, but not each time
+		ran.Store(false)
+		s.placement = new(placement)
+		go func() {
+			clock.Add(int64(time.Millisecond))
+			ran.Store(true)
+		}()
+		require.True(t, s.poll(func() bool { return ran.Load() }))
+		if s.placement.limit != 0 {
+			wrong++
+		}
+	}
+	require.Less(t, wrong, 10)
 }
 
 // An arrival for another reader ends a spin.
