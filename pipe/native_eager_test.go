@@ -168,6 +168,7 @@ func TestEagerReadCancelled(t *testing.T) {
 			expect(t, server, after)
 			require.NoError(t, op.Wait(testContext(t)))
 		}
+		exchange(t, client, server, message(1, []int{rendezvous}, nil)) // its READY follows the credit
 		require.NoError(t, client.Write(testContext(t), eagerMessage(1)), "the credit is back")
 		require.NoError(t, next(t, server).Discard(testContext(t)))
 	})
