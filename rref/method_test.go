@@ -3,6 +3,7 @@ package rref_test
 import (
 	"context"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -65,18 +66,20 @@ func TestServeAsync(t *testing.T) {
 // TestTypeAsync checks that a type is asked for again after a failure, and that a future of it fails
 // as Type does.
 func TestTypeAsync(t *testing.T) {
-	run(t, 2, nil, func(t *testing.T, g *group) {
-		f := rref.Remote(t.Context(), g.agents[0], "worker1", slow, 100*time.Millisecond)
-		_, err := f.TypeAsync(t.Context(), agent.WithTimeout(time.Millisecond)).Wait(t.Context())
-		require.ErrorIs(t, err, agent.ErrTimeout)
-		for range 2 {
-			typ, err := f.TypeAsync(t.Context()).Wait(t.Context())
-			require.NoError(t, err)
-			require.Equal(t, "int", typ)
-		}
-		require.NoError(t, f.Release(t.Context()))
-		_, err = f.TypeAsync(t.Context()).Wait(t.Context())
-		require.ErrorIs(t, err, rref.ErrReleased)
+	synctest.Test(t, func(t *testing.T) {
+		run(t, 2, nil, func(t *testing.T, g *group) {
+			f := rref.Remote(t.Context(), g.agents[0], "worker1", slow, 100*time.Millisecond)
+			_, err := f.TypeAsync(t.Context(), agent.WithTimeout(time.Millisecond)).Wait(t.Context())
+			require.ErrorIs(t, err, agent.ErrTimeout)
+			for range 2 {
+				typ, err := f.TypeAsync(t.Context()).Wait(t.Context())
+				require.NoError(t, err)
+				require.Equal(t, "int", typ)
+			}
+			require.NoError(t, f.Release(t.Context()))
+			_, err = f.TypeAsync(t.Context()).Wait(t.Context())
+			require.ErrorIs(t, err, rref.ErrReleased)
+		})
 	})
 }
 
