@@ -5,7 +5,6 @@ import (
 	"io"
 	"math/rand/v2"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -293,9 +292,5 @@ func TestPeerDiesWhilePolled(t *testing.T) {
 	go reader.Wait()
 	reader.PollReadable(true)
 	require.NoError(t, client.Close())
-	select {
-	case <-server.Done():
-	case <-time.After(10 * time.Second):
-		t.Fatal("the session does not end")
-	}
+	testwait.Finish(t, server.Done())
 }
