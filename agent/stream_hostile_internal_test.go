@@ -338,7 +338,12 @@ func TestHostileReplyOfStream(t *testing.T) {
 				}
 				return err
 			})
-			s, err := victimStream.Open(t.Context(), h.group[0], "worker1", WithTimeout(c.limit))
+			var s *BidiStreamCall[int, int]
+			err := ErrTimeout
+			// On a busy machine a short time may pass before the stream is open.
+			for limit := c.limit; errors.Is(err, ErrTimeout) && limit <= testwait.Limit; limit *= 2 {
+				s, err = victimStream.Open(t.Context(), h.group[0], "worker1", WithTimeout(limit))
+			}
 			require.NoError(t, err)
 			for _, err = range s.Receive() {
 			}
