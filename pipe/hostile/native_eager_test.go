@@ -114,6 +114,8 @@ func TestNativeHostileEager(t *testing.T) {
 		"chunk longer than the part": {wire.FeatureEager, []string{"bulk"}, func(a *nativeAttack) {
 			bulk, _ := a.withCredit()
 			a.message(eagerPayload(100_000))
+			_, err := a.pipe.Next(a.t.Context()) // the part is announced
+			require.NoError(a.t, err)
 			bulk.send(eagerChunk(1, 60_000, 0, native.ChunkTrailer{}))
 			bulk.send(eagerChunk(1, 60_000, 0, native.ChunkTrailer{}))
 		}},
