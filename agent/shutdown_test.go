@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -108,27 +109,27 @@ func isClosed(t *testing.T, a *agent.Agent) {
 
 func TestShutdownDeadline(t *testing.T) {
 	park := agent.NewFunc[agent.None, agent.None]("test.park")
-	begun := make(chan struct{}, 1)
-	group := startGroup(t, 2, func(_ int, c *agent.Config) {
+	configure := func(_ int, c *agent.Config) {
 		c.Funcs = agent.Funcs{park.Serve(func(ctx context.Context, _ agent.None) (agent.None, error) {
-			begun <- struct{}{}
 			<-ctx.Done()
 			return agent.None{}, ctx.Err()
 		})}
-	})
-	call := park.Go(t.Context(), group[0], "worker1", agent.None{})
-	testwait.Finish(t, begun)
-	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
-	defer cancel()
-	errs := each(t, group, func(a *agent.Agent) error { return a.Shutdown(ctx) })
-	for _, err := range errs {
-		require.ErrorIs(t, err, context.DeadlineExceeded)
 	}
-	// The first context to end; that fails the call of the other one.
-	require.ErrorContains(t, errors.Join(errs...), "calls and handlers pending: 1: ")
-	_, err := call.Wait(t.Context())
-	require.Error(t, err) // of the handler, whose context has ended, or of this agent
-	isClosed(t, group[0])
+	simulate(t, 2, configure, func(t *testing.T, group []*agent.Agent) {
+		call := park.Go(t.Context(), group[0], "worker1", agent.None{})
+		synctest.Wait()
+		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+		defer cancel()
+		errs := each(t, group, func(a *agent.Agent) error { return a.Shutdown(ctx) })
+		for _, err := range errs {
+			require.ErrorIs(t, err, context.DeadlineExceeded)
+		}
+		// The first context to end; that fails the call of the other one.
+		require.ErrorContains(t, errors.Join(errs...), "calls and handlers pending: 1: ")
+		_, err := call.Wait(t.Context())
+		require.Error(t, err) // of the handler, whose context has ended, or of this agent
+		isClosed(t, group[0])
+	})
 }
 
 // Shutdown with the context of a handler fails and does not close the agent.
