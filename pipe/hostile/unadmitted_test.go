@@ -139,7 +139,6 @@ func memoryOfUnadmittedPeers(t *testing.T, over network, kinds ...string) {
 			}
 			idle := liveBytes()
 			fixed := (idle - empty) / len(unadmittedPeers)
-			most := idle
 			over := make(chan struct{})
 			go func() {
 				defer close(over)
@@ -149,13 +148,17 @@ func memoryOfUnadmittedPeers(t *testing.T, over network, kinds ...string) {
 				}
 				filling.Wait()
 			}()
-			for done := false; !done; {
+			// Objects that are allocated while the collector runs count as live, so that single readings
+			// are too high. Bytes that peers hold are in three readings in a row.
+			most, recent := idle, [3]int{}
+			for n, after := 0, 0; after < len(recent); n++ {
 				select {
 				case <-over:
-					done = true
+					after++
 				default:
 				}
-				most = max(most, liveBytes())
+				recent[n%len(recent)] = liveBytes()
+				most = max(most, slices.Min(recent[:]))
 				v.requireServing(t)
 			}
 			waitFor(t, func() bool { return v.Stats().PeersEvicted > 0 }, "a peer is evicted")
@@ -174,7 +177,7 @@ func memoryOfUnadmittedPeers(t *testing.T, over network, kinds ...string) {
 			s := v.Stats()
 			t.Logf("%d strangers of %d KiB each hold %d KiB, %d were disconnected", len(unadmittedPeers), fixed>>10, (most-idle)>>10, s.PeersEvicted)
 			require.Less(t, fixed, fixedCost)
-			require.Less(t, most-idle, 6*unadmitted, "what is allocated while the collector runs counts as in use")
+			require.Less(t, most-idle, 3*unadmitted, "while a buffer grows, the old and the new one exist")
 			for i := range unadmittedPeers {
 				p := unadmittedPeers[i].pipe
 				if p == nil || p.Err() == nil {
