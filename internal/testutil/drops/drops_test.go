@@ -53,3 +53,19 @@ func TestSpread(t *testing.T) {
 	require.Equal(t, calls, spread(calls, 7))
 	require.Equal(t, []string{"a", "c", "e"}, spread(calls, 3))
 }
+
+func TestCountProves(t *testing.T) {
+	for c, want := range map[Count]bool{
+		{}:                            false,
+		{Tried: 4, Redundant: 1}:      true,
+		{Tried: 4, Redundant: 3}:      false,
+		{Tried: 8, Redundant: 4}:      true,
+		{Tried: 8, Redundant: 5}:      false,
+		{Tried: few, Redundant: 2}:    true,
+		{Tried: few, Redundant: 3}:    false,
+		{Tried: 1000, Redundant: 100}: true,
+		{Tried: 1000, Redundant: 101}: false,
+	} {
+		require.Equal(t, want, c.proves(), c)
+	}
+}
