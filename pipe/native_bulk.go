@@ -273,6 +273,12 @@ func (p *nativePipe) eagerTransfer(parts []native.Tensor, k int) (lane uint16, n
 	return lane, n, ok
 }
 
+// onBulk reports whether tensors of n bytes between hosts take a lane of the bulk connection.
+func (p *nativePipe) onBulk(n int) bool {
+	_, ok := p.mover.LaneOf(p.channelFor(device.CPU(), device.CPU(), n).channel)
+	return ok
+}
+
 // markEager marks the parts of o.frame, which describes m, that are sent eagerly, and reserves their
 // credit. The caller holds mu.
 func (o *nativeWriter) markEager(m *Message) {

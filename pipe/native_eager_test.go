@@ -45,9 +45,9 @@ func onEagerPaths(t *testing.T, f func(t *testing.T, client, server *pipe.Pipe),
 }
 
 // eagerMessage returns a message whose parts are a payload, two tensors in one transfer, and small
-// ones.
+// ones. It is too long for an answer with inline parts.
 func eagerMessage(seed int) *pipe.Message {
-	return message(seed, []int{300_000, 10}, []int{500_000, 100, 200_000}, device.CPU(), device.CPU(), device.CPU())
+	return message(seed, []int{400_000, 10}, []int{500_000, 100, 200_000}, device.CPU(), device.CPU(), device.CPU())
 }
 
 // TestEager checks that parts of a few MiB are sent although the receiver reads nothing, more of them

@@ -6,8 +6,6 @@ import (
 	"runtime"
 	"slices"
 	"time"
-
-	"github.com/tensorpipe-go/tensorpipe/internal/native"
 )
 
 // blockSize bounds the bytes of small messages that share one write.
@@ -263,15 +261,6 @@ func skipBytes(pieces [][]byte, n int) [][]byte {
 	return pieces
 }
 
-// inlineLimit returns the most bytes that an inline part can have on this pipe's stream. For large
-// messages, and messages with compressed parts, the limit may be lower.
-func (o *nativeWriter) inlineLimit() int {
-	if o.zeroCopy() {
-		return maxInlineShared
-	}
-	return maxInlinePart
-}
-
 // enqueueRemaining enqueues the bytes of remaining, pieces of m's frame and memory, for the
 // goroutine of run. If mayBorrow is true and a piece is large, the bytes of m's memory are not
 // copied, and the result is the operation that ends when this memory may be reused. Otherwise all
@@ -377,13 +366,3 @@ func (p *nativePipe) tryWrite(m *Message) (taken bool, err error) {
 	o.writeQueued(m.More)
 	return true, nil
 }
-
-// A part is inline if it has at most maxInlinePart bytes and the inline parts of the message
-// together at most inlineMessage. Through shared memory all parts of a message of at most
-// maxInlineShared bytes are inline: Read copies them from the ring to their destination, and
-// a rendezvous would take longer.
-const (
-	maxInlinePart   = 64 << 10
-	inlineMessage   = 1 << 20
-	maxInlineShared = native.MaxInline
-)

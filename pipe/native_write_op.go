@@ -250,3 +250,49 @@ func (l *borrowedWrite) cancelLocked(error) {
 		l.complete()
 	}
 }
+
+// handleTargets acts on the peer's TARGETS frame c: it sends the tensors whose devices the receiver
+// chooses to the devices in c. It ignores a frame for a message that was aborted or has no
+// transfers under way. If the message was not sent, or the devices do not fit it, the error matches
+// ErrProtocol. It locks mu.
+func (o *nativeWriter) handleTargets(c *native.Control) error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	op := o.ops[c.Number]
+	if op == nil && c.Number < o.count {
+		return nil
+	}
+	if op == nil {
+		return protocolError("devices for message %d, which was not sent", c.Number)
+	}
+	if op.err != nil || op.peerCancelled {
+		return nil // aborted, and a channel has not released it yet
+	}
+	return op.resolve(c.Devices)
+}
+
+// handleCancel acts on the peer's CANCEL frame for the message with this number: it aborts the
+// message's transfers, and the write completes without an error. It ignores a frame for a message
+// without transfers under way. It locks mu.
+func (o *nativeWriter) handleCancel(number uint64) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if op := o.ops[number]; op != nil {
+		op.peerCancelled = true
+		op.abortParts(errPeerCancelled)
+	}
+}
+
+// cancelAll aborts all transfers under way, because the peer closes and does not receive them.
+// Their writes complete without an error. It locks mu.
+func (o *nativeWriter) cancelAll() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, op := range o.ops {
+		op.peerCancelled = true
+		op.abortParts(errPeerCancelled)
+	}
+}
+
+// errPeerCancelled is the error given to channels for transfers that the peer has cancelled.
+var errPeerCancelled = errors.New("the peer does not want it")

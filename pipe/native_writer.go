@@ -3,7 +3,6 @@ package pipe
 import (
 	"cmp"
 	"context"
-	"errors"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -181,25 +180,14 @@ func (o *nativeWriter) describe(m *Message, size *messageSize, forms *compressed
 		f.Timeout = max(1, time.Until(m.Deadline))
 	}
 	f.Payloads, f.Tensors = f.Payloads[:0], f.Tensors[:0]
-	limit := maxInlinePart
-	if forms == nil && size.data <= maxInlineShared {
-		limit = o.inlineLimit()
-	}
-	left := max(inlineMessage, limit)
-	fits := func(n int) bool {
-		if n > min(limit, left) {
-			return false
-		}
-		left -= n
-		return true
-	}
+	room := o.inlineRoom(m, size, forms)
 	for i := range m.Payloads {
 		p := &m.Payloads[i]
 		part := native.Payload{Length: uint64(len(p.Data)), Metadata: p.Metadata}
 		if form := forms.payload(i); form != nil {
 			part.Codec, part.CompressedLength = compress.Codec(p.Compression), formLength(form)
 		}
-		if part.Inline = fits(int(part.WireLength())); !part.Inline {
+		if part.Inline = room.take(int(part.WireLength()), room.answer); !part.Inline {
 			large++
 		}
 		f.Payloads = append(f.Payloads, part)
@@ -216,7 +204,8 @@ func (o *nativeWriter) describe(m *Message, size *messageSize, forms *compressed
 		}
 		n, plain := int(part.WireLength()), t.Buffer.IsHost() && t.Buffer.Stream() == nil &&
 			part.Source == device.CPU() && (part.Target.IsZero() || part.Target == device.CPU())
-		if part.Inline = n == 0 || plain && fits(n); !part.Inline {
+		insteadOfEager := room.answer && plain && betweenHosts(&part) && o.pipe.onBulk(n)
+		if part.Inline = n == 0 || plain && room.take(n, insteadOfEager); !part.Inline {
 			_, contiguous := t.Buffer.Contiguous()
 			canJoin := o.pipe.joins && plain && contiguous && part.Codec == compress.None && part.Target == device.CPU()
 			if part.Joined = canJoin && joinable && joined < native.MaxJoined; part.Joined {
@@ -228,7 +217,69 @@ func (o *nativeWriter) describe(m *Message, size *messageSize, forms *compressed
 		}
 		f.Tensors = append(f.Tensors, part)
 	}
+	if room.answer && large == 0 {
+		o.pipe.in.stream.messageArrived.Store(false)
+	}
 	return large
+}
+
+// A part is inline if it has at most maxInlinePart bytes and the inline parts of the message
+// together at most inlineMessage. Through shared memory all parts of a message of at most
+// maxInlineShared bytes are inline: Read copies them from the ring to their destination, and
+// a rendezvous would take longer.
+const (
+	maxInlinePart   = 64 << 10
+	inlineMessage   = 1 << 20
+	maxInlineShared = native.MaxInline
+)
+
+// inlineLimit returns the most bytes that an inline part can have on this pipe's stream. For large
+// messages, and messages with compressed parts, the limit may be lower.
+func (o *nativeWriter) inlineLimit() int {
+	if o.zeroCopy() {
+		return maxInlineShared
+	}
+	return maxInlinePart
+}
+
+// inlineRoom bounds the inline parts of one message.
+type inlineRoom struct {
+	part   int  // most bytes of a part
+	left   int  // bytes that the next inline parts may have together
+	answer bool // parts that could be eager are inline instead, if left allows it
+}
+
+// inlineRoom returns the bounds for m, which has not been described yet. forms has the compressed
+// forms of its parts. The caller holds mu.
+func (o *nativeWriter) inlineRoom(m *Message, size *messageSize, forms *compressedForms) inlineRoom {
+	r := inlineRoom{part: maxInlinePart, left: inlineMessage}
+	if forms == nil && size.data <= maxInlineShared {
+		r.part = o.inlineLimit()
+	}
+	r.left = max(r.left, r.part)
+	r.answer = forms == nil && size.data > r.part && size.data <= r.left && o.isAnswer(m, size.data)
+	return r
+}
+
+// take reports whether the next part, of n bytes, is inline, and counts its bytes if so. If
+// insteadOfEager is true the part may be larger than others.
+func (r *inlineRoom) take(n int, insteadOfEager bool) bool {
+	if n > r.left || n > r.part && !insteadOfEager {
+		return false
+	}
+	r.left -= n
+	return true
+}
+
+// isAnswer reports whether m, of n bytes, is taken for an answer, whose parts arrive sooner inline than
+// eagerly: the last message with such parts was sent before the last one was received, so the peer
+// probably waits for m and reads it from the socket itself, and nothing else is being sent. Only parts
+// for which the peer has granted credit are treated so. The caller holds mu.
+func (o *nativeWriter) isAnswer(m *Message, n int) bool {
+	return o.pipe.eager && o.reads != nil && o.shared == nil && !o.pipe.context.opts.Checksum &&
+		len(m.Payloads)+len(m.Tensors) <= maxDirectParts &&
+		!o.writing && o.blocks.Len() == 0 && len(o.ops) == 0 &&
+		o.pipe.in.stream.messageArrived.Load() && o.pipe.mover.Credit() >= n
 }
 
 // encode copies the descriptor and the inline parts of m, which o.frame describes, to a block of
@@ -269,52 +320,6 @@ func appendPart(dst []byte, b device.Buffer, form [][]byte) []byte {
 	}
 	return dst
 }
-
-// handleTargets acts on the peer's TARGETS frame c: it sends the tensors whose devices the receiver
-// chooses to the devices in c. It ignores a frame for a message that was aborted or has no
-// transfers under way. If the message was not sent, or the devices do not fit it, the error matches
-// ErrProtocol. It locks mu.
-func (o *nativeWriter) handleTargets(c *native.Control) error {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	op := o.ops[c.Number]
-	if op == nil && c.Number < o.count {
-		return nil
-	}
-	if op == nil {
-		return protocolError("devices for message %d, which was not sent", c.Number)
-	}
-	if op.err != nil || op.peerCancelled {
-		return nil // aborted, and a channel has not released it yet
-	}
-	return op.resolve(c.Devices)
-}
-
-// handleCancel acts on the peer's CANCEL frame for the message with this number: it aborts the
-// message's transfers, and the write completes without an error. It ignores a frame for a message
-// without transfers under way. It locks mu.
-func (o *nativeWriter) handleCancel(number uint64) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if op := o.ops[number]; op != nil {
-		op.peerCancelled = true
-		op.abortParts(errPeerCancelled)
-	}
-}
-
-// cancelAll aborts all transfers under way, because the peer closes and does not receive them.
-// Their writes complete without an error. It locks mu.
-func (o *nativeWriter) cancelAll() {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	for _, op := range o.ops {
-		op.peerCancelled = true
-		op.abortParts(errPeerCancelled)
-	}
-}
-
-// errPeerCancelled is the error given to channels for transfers that the peer has cancelled.
-var errPeerCancelled = errors.New("the peer does not want it")
 
 // stopWriting implements engine: it ends the writes that have not completed with err, and makes
 // further ones fail with err, unless they are rejected with another error already. Queued writes

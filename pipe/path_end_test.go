@@ -62,12 +62,12 @@ func (e *pathEnd) requireCarried(t *testing.T) {
 	require.Equal(t, []pipe.ChannelStats{{Name: e.path.channel(), Sent: e.tensors, Received: e.peer.tensors}}, s.Channels)
 }
 
-// large makes sizes of tensors too large to be inline: it adds the inline limit to each n that is
-// not 0, in place, and returns n.
+// large makes sizes of tensors too large to be inline, also in a message that answers another one: it
+// adds the limit of a message to each n that is not 0, in place, and returns n.
 func (e *pathEnd) large(n ...int) []int {
 	for i := range n {
 		if n[i] > 0 {
-			n[i] += e.path.inline
+			n[i] += e.Plan().InlineMessage
 		}
 	}
 	return n
@@ -95,7 +95,7 @@ func (e *pathEnd) write(t *testing.T, m *pipe.Message) *pathWrite {
 		if n == 0 {
 			continue
 		}
-		require.Greater(t, n, e.path.inline, "the tensor may be inline")
+		require.Greater(t, n, e.Plan().InlineMessage, "the tensor may be inline")
 		e.messages.Bytes += uint64(n)
 		e.tensors.Messages++
 		e.tensors.Bytes += uint64(n)

@@ -34,6 +34,13 @@ func (m *Mover) Reserve(n int) bool {
 	return true
 }
 
+// Credit returns the number of bytes that Reserve can take.
+func (m *Mover) Credit() int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.credit.free
+}
+
 // SendEager is Send of the lane with that number, for a transfer that does not wait for the peer's
 // READY. The caller has reserved the bytes of src. Such a transfer ends at the peer too: if it is
 // aborted, a discarded chunk follows.
