@@ -54,7 +54,8 @@ type Options struct {
 	// 64 KiB and at most 4 MiB wait until the peer has called Read, as larger ones do. If
 	// neither end sets it, these are sent at once, except through shared memory, by a
 	// channel that needs no READY, to a peer that has not admitted the pipe, and before a
-	// pipe has sent its first such part. A pipe then receives up to 8 MiB before Read is
+	// pipe has sent its first such part; in an answer they may be inline instead, see
+	// Plan.Inline. A pipe then receives up to 8 MiB before Read is
 	// called, which is part of Limits.ContextWindowBytes; bytes that are not read within
 	// 100 ms are copied once more, to at most twice as much memory.
 	NoEager bool

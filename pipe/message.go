@@ -241,9 +241,9 @@ func (in *Incoming) errorFor(err error) error { return in.pipe.errorFor("read", 
 // that the work has been enqueued on their stream.
 //
 // Write blocks while the limits on bytes in flight are exceeded. In the native dialect, parts that
-// go from host memory to host memory, of at most 64 KiB each and 1 MiB in all, are inline, and a
-// message of such parts alone does not wait for the peer: bytes that cannot be sent at once are
-// copied. If a tensor that is not inline leaves the target device to the receiver, Write returns
+// go from host memory to host memory, of at most 64 KiB each and 1 MiB in all, are inline, in some
+// cases larger ones too, see Plan. A message of such parts alone does not wait for the peer: bytes that
+// cannot be sent at once are copied. If a tensor that is not inline leaves the target device to the receiver, Write returns
 // only after the receiver has called Read or Discard: two ends that send such messages to each
 // other must not both wait in Write before they read.
 //
