@@ -1,9 +1,11 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"runtime/pprof"
 	"sync"
 
@@ -21,6 +23,8 @@ type conn struct {
 	peer  WorkerInfo
 	pipe  *pipe.Pipe
 	down  chan struct{} // closed when the pipe has ended
+
+	inlinePart int // most bytes of a part that the leader reads itself, see inMessage.isInline
 
 	// Of the calls that this worker makes.
 	calls      callTable
@@ -51,6 +55,7 @@ type conn struct {
 func (a *Agent) newConn(pp *pipe.Pipe, p *peer, t peerTerms) *conn {
 	c := &conn{
 		agent: a, owner: p, peer: p.info, pipe: pp,
+		inlinePart:   cmp.Or(pp.Plan().Inline, math.MaxInt),
 		callBudget:   budget.New(min(max(t.callBytes, 1), a.limits.CallBytes)),
 		replyRoute:   tensorRoute{reply: true, inverse: replyDevices(t.routes)},
 		largeBudget:  budget.New(a.limits.LargeBytes),
@@ -149,7 +154,7 @@ func (c *conn) dispatch(incoming *pipe.Incoming, l *leader) {
 		_ = incoming.Discard(context.Background()) // the pipe is about to end
 		return
 	}
-	in, err := c.agent.inMessages.get(incoming)
+	in, err := c.agent.inMessages.get(incoming, c.inlinePart)
 	if err != nil {
 		c.pipe.Abort(err)
 		return

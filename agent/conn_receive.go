@@ -3,7 +3,6 @@ package agent
 import (
 	"context"
 	"fmt"
-	"slices"
 	"sync"
 
 	"github.com/tensorpipe-go/tensorpipe/agent/codec"
@@ -16,21 +15,22 @@ import (
 // inMessage is a message that was received. Its head is parsed at once; receive reads its
 // body and its tensors. It is reused.
 type inMessage struct {
-	head     wire.Head
-	incoming *pipe.Incoming
-	decoder  *codec.Decoder
-	storages []*tensor.Storage // of the tensors, from the allocator
-	memory   pipe.Allocation   // the same memory, for the pipe
-	streams  []device.Stream   // of the tensors, one for each device
-	payload  []byte            // the body, if it is not part of the head's metadata
-	dst      *destination      // nil if the application does not choose the memory of the tensors
-	placed   *placement        // the chosen memory, nil before that
-	view     Message
-	ends     messageEnds     // of a reply; those of a request are in the Request
-	received bool            // receive was called
-	err      error           // its result
-	consumed bool            // the message was read or discarded: incoming may be released
-	readers  *sync.WaitGroup // of the conn, while another goroutine is to read the message
+	head       wire.Head
+	incoming   *pipe.Incoming
+	inlinePart int // of the conn
+	decoder    *codec.Decoder
+	storages   []*tensor.Storage // of the tensors, from the allocator
+	memory     pipe.Allocation   // the same memory, for the pipe
+	streams    []device.Stream   // of the tensors, one for each device
+	payload    []byte            // the body, if it is not part of the head's metadata
+	dst        *destination      // nil if the application does not choose the memory of the tensors
+	placed     *placement        // the chosen memory, nil before that
+	view       Message
+	ends       messageEnds     // of a reply; those of a request are in the Request
+	received   bool            // receive was called
+	err        error           // its result
+	consumed   bool            // the message was read or discarded: incoming may be released
+	readers    *sync.WaitGroup // of the conn, while another goroutine is to read the message
 }
 
 // inMessages is the pool of the inMessages of one agent.
@@ -40,16 +40,16 @@ type inMessages struct {
 	devices *devices
 }
 
-// get parses the head of a message that the pipe has received and returns the message as an
-// inMessage of the pool. The inMessage owns incoming; the caller returns the inMessage with put or
+// get parses the head of a message that a pipe has received and returns the message as an inMessage of
+// the pool. inlinePart is that of the conn. The inMessage owns incoming; the caller returns the inMessage with put or
 // drop. The error matches ErrProtocol; incoming then remains the caller's.
-func (p *inMessages) get(incoming *pipe.Incoming) (*inMessage, error) {
+func (p *inMessages) get(incoming *pipe.Incoming, inlinePart int) (*inMessage, error) {
 	h, err := wire.ParseHead(incoming.Descriptor().Metadata)
 	if err != nil {
 		return nil, err
 	}
 	in := p.pool.Get().(*inMessage)
-	in.head, in.incoming = h, incoming
+	in.head, in.incoming, in.inlinePart = h, incoming, inlinePart
 	return in, nil
 }
 
@@ -87,12 +87,26 @@ func (in *inMessage) discard() {
 	in.consumed = in.consumed || in.incoming.Discard(context.Background()) == nil
 }
 
-// isInline reports whether the whole message is carried within the pipe's stream and its tensors
-// are for host memory. The leader reads such a message itself, since the next message comes after
-// it anyway.
+// isInline reports whether the whole message is carried within the pipe's stream, no part is larger than
+// inlinePart, and its tensors are for host memory. The leader reads such a message itself, since
+// the next message comes after it anyway. An answer of the pipe with larger parts is read by the
+// goroutine that waits for it, whose context ends the read.
 func (in *inMessage) isInline() bool {
-	remote := func(t pipe.TensorDescriptor) bool { return t.TargetDevice != device.CPU() }
-	return in.incoming.Inline() && !slices.ContainsFunc(in.incoming.Descriptor().Tensors, remote)
+	if !in.incoming.Inline() {
+		return false
+	}
+	d := in.incoming.Descriptor()
+	for _, p := range d.Payloads {
+		if p.Length > in.inlinePart {
+			return false
+		}
+	}
+	for _, t := range d.Tensors {
+		if t.TargetDevice != device.CPU() || t.Length > in.inlinePart {
+			return false
+		}
+	}
+	return true
 }
 
 // deferRead records that another goroutine will read or drop the message. It adds 1 to readers, the

@@ -46,15 +46,17 @@ func TestAnswerIsNotInline(t *testing.T) {
 		message *pipe.Message
 		adjust  func(*pipe.Options)
 	}{
-		"longer than 1 MiB":           {"uv+basic+native", message(1, []int{1<<20 + 1}, nil), nil},
-		"parts longer than 1 MiB":     {"uv+basic+native", message(1, []int{1 << 19, 1 << 19, 1}, nil), nil},
-		"no eager transfers":          {"uv+basic+native", large, func(o *pipe.Options) { o.NoEager = true }},
-		"with a checksum":             {"uv+basic+native", large, func(o *pipe.Options) { o.Checksum = true }},
-		"the receiver chooses":        {"uv+basic+native", message(1, nil, []int{200_000}), nil},
-		"another channel":             {"uv+xth+native", message(1, nil, []int{200_000}, cpu), nil},
-		"TLS":                         {"tls+basic+native", large, nil},
-		"a transport without polls":   {"mem+basic+native", large, eager},
-		"the other end has no credit": {"uv+basic+native", large, func(o *pipe.Options) { o.Limits.ContextWindowBytes = 1 << 20 }},
+		"one part that waits for Read": {"uv+basic+native", message(1, []int{200_000}, []int{70_000}), nil},
+		"a long description":           {"uv+basic+native", &pipe.Message{Metadata: make([]byte, 5000), Payloads: large.Payloads}, nil},
+		"longer than 1 MiB":            {"uv+basic+native", message(1, []int{1<<20 + 1}, nil), nil},
+		"parts longer than 1 MiB":      {"uv+basic+native", message(1, []int{1 << 19, 1 << 19, 1}, nil), nil},
+		"no eager transfers":           {"uv+basic+native", large, func(o *pipe.Options) { o.NoEager = true }},
+		"with a checksum":              {"uv+basic+native", large, func(o *pipe.Options) { o.Checksum = true }},
+		"the receiver chooses":         {"uv+basic+native", message(1, nil, []int{200_000}), nil},
+		"another channel":              {"uv+xth+native", message(1, nil, []int{200_000}, cpu), nil},
+		"TLS":                          {"tls+basic+native", large, nil},
+		"a transport without polls":    {"mem+basic+native", large, eager},
+		"no credit":                    {"uv+basic+native", large, func(o *pipe.Options) { o.Limits.ContextWindowBytes = 1 << 20 }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			adjust := []func(*pipe.Options){}

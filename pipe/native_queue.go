@@ -307,10 +307,13 @@ const maxDirectBlocks = 4
 // if messages are written straight from their own memory to shared memory. It returns no
 // error: run gets the error of the stream. The caller holds mu, which is released during the writes.
 func (o *nativeWriter) writeQueued(more bool) {
+	r := &o.pipe.in.stream
+	before := o.answered
+	o.answered = r.arrivals.Load()
 	if o.zeroCopy() || o.blocks.Len() == 0 {
 		return
 	}
-	if r := &o.pipe.in.stream; !r.messageArrived.Swap(false) || r.arrivedInBatch.Load() || more {
+	if o.answered == before || r.arrivedInBatch.Load() || more {
 		o.batching.Store(true)
 		o.signal()
 		return

@@ -38,8 +38,8 @@ type streamReader struct {
 	skip         int             // bytes of a discarded message that follow in the stream
 	batched      bool            // in was received together with other messages
 
-	arrivedInBatch atomic.Bool // the last message was received together with others
-	messageArrived atomic.Bool // set for each message; cleared by writeQueued
+	arrivedInBatch atomic.Bool   // the last message was received together with others
+	arrivals       atomic.Uint64 // number of messages received
 
 	parked  atomic.Bool   // the run loop leaves the open message to Read
 	overdue bool          // it left a message too long, and has not read all data since; only the run loop uses it
@@ -113,7 +113,7 @@ func (r *streamReader) readMessage(early bool) (*nativeIncoming, error) {
 		r.in, r.open = nil, in
 		r.opened++
 		r.arrivedInBatch.Store(false)
-		r.messageArrived.Store(true)
+		r.arrivals.Add(1)
 		return in, in.decodeDescriptor(r.header.Length)
 	}
 	var err error
@@ -122,7 +122,7 @@ func (r *streamReader) readMessage(early bool) (*nativeIncoming, error) {
 	}
 	r.in = nil
 	r.arrivedInBatch.Store(r.batched || r.src.Buffered() > 0)
-	r.messageArrived.Store(true)
+	r.arrivals.Add(1)
 	in.body, err = r.header.Body(in.frame)
 	return in, nativeError(err)
 }

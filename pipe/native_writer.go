@@ -24,14 +24,17 @@ type nativeWriter struct {
 	*sender
 	pipe   *nativePipe
 	stream transport.Stream
-	reads  transport.Poller      // stream, if it can be polled; otherwise nil
-	shared transport.WritePoller // stream, if it is in shared memory; otherwise nil
+	reads  transport.Poller         // stream, if it can be polled; otherwise nil
+	shared transport.WritePoller    // stream, if it is in shared memory; otherwise nil
+	window transport.WindowedStream // stream, if it has a window; otherwise nil
 
 	batching atomic.Bool // the run loop is to yield before it writes, so that more messages share a write
 
 	// Guarded by mu of the sender.
 	frame      native.Message // the descriptor of the message being encoded
 	count      uint64         // number of messages so far
+	answered   uint64         // number of messages received before the last one of these
+	exceeded   int            // the window of the stream at the last answer that did not fit it
 	blocks     fifo.Queue[*block]
 	writing    bool                      // a block has been taken from blocks and is not written yet
 	unfinished *block                    // a block that was not written completely; comes before blocks
@@ -55,6 +58,7 @@ func (o *nativeWriter) attach(s transport.Stream) {
 	o.stream = s
 	o.reads, _ = s.(transport.Poller)
 	o.shared, _ = s.(transport.WritePoller)
+	o.window, _ = s.(transport.WindowedStream)
 }
 
 func (p *nativePipe) send(ctx context.Context, m *Message) (number uint64, op *WriteOp, err error) {
@@ -168,9 +172,9 @@ func (o *nativeWriter) start(m *Message, size *messageSize, forms *compressedFor
 // describe fills in o.frame for m, without the bytes of the parts, and returns the number of
 // transfers, which are the parts that are neither inline nor joined. A part is inline if its length
 // on the wire, that of its compressed form in forms if it has one, is within the limit for a part
-// and the inline bytes that are left to the message; payloads come before tensors. A tensor that is not empty must also be in memory of cpu:0
-// without a stream, and its target device must be cpu:0 or unset. If both ends support that, an
-// uncompressed tensor from contiguous memory of this kind to cpu:0 is joined to the last one that is
+// and the inline bytes that are left to the message; payloads come before tensors. A tensor that is
+// not empty must also be in memory of cpu:0 without a stream, and its target device must be cpu:0 or
+// unset. In an answer, see isAnswer, all parts are inline. If both ends support that, an uncompressed tensor from contiguous memory of this kind to cpu:0 is joined to the last one that is
 // not inline, if that is such a tensor too. o.frame refers to the metadata of m until
 // o.frame.Reset. The caller holds mu.
 func (o *nativeWriter) describe(m *Message, size *messageSize, forms *compressedForms) (large int) {
@@ -180,14 +184,29 @@ func (o *nativeWriter) describe(m *Message, size *messageSize, forms *compressed
 		f.Timeout = max(1, time.Until(m.Deadline))
 	}
 	f.Payloads, f.Tensors = f.Payloads[:0], f.Tensors[:0]
-	room := o.inlineRoom(m, size, forms)
+	limit := maxInlinePart
+	switch {
+	case forms != nil:
+	case o.zeroCopy() && size.data <= maxInlineShared:
+		limit = maxInlineShared
+	case o.isAnswer(m, size):
+		limit = inlineMessage
+	}
+	left := max(inlineMessage, limit)
+	fits := func(n int) bool {
+		if n > min(limit, left) {
+			return false
+		}
+		left -= n
+		return true
+	}
 	for i := range m.Payloads {
 		p := &m.Payloads[i]
 		part := native.Payload{Length: uint64(len(p.Data)), Metadata: p.Metadata}
 		if form := forms.payload(i); form != nil {
 			part.Codec, part.CompressedLength = compress.Codec(p.Compression), formLength(form)
 		}
-		if part.Inline = room.take(int(part.WireLength()), room.answer); !part.Inline {
+		if part.Inline = fits(int(part.WireLength())); !part.Inline {
 			large++
 		}
 		f.Payloads = append(f.Payloads, part)
@@ -204,8 +223,7 @@ func (o *nativeWriter) describe(m *Message, size *messageSize, forms *compressed
 		}
 		n, plain := int(part.WireLength()), t.Buffer.IsHost() && t.Buffer.Stream() == nil &&
 			part.Source == device.CPU() && (part.Target.IsZero() || part.Target == device.CPU())
-		insteadOfEager := room.answer && plain && betweenHosts(&part) && o.pipe.onBulk(n)
-		if part.Inline = n == 0 || plain && room.take(n, insteadOfEager); !part.Inline {
+		if part.Inline = n == 0 || plain && fits(n); !part.Inline {
 			_, contiguous := t.Buffer.Contiguous()
 			canJoin := o.pipe.joins && plain && contiguous && part.Codec == compress.None && part.Target == device.CPU()
 			if part.Joined = canJoin && joinable && joined < native.MaxJoined; part.Joined {
@@ -216,9 +234,6 @@ func (o *nativeWriter) describe(m *Message, size *messageSize, forms *compressed
 			}
 		}
 		f.Tensors = append(f.Tensors, part)
-	}
-	if room.answer && large == 0 {
-		o.pipe.in.stream.messageArrived.Store(false)
 	}
 	return large
 }
@@ -242,44 +257,46 @@ func (o *nativeWriter) inlineLimit() int {
 	return maxInlinePart
 }
 
-// inlineRoom bounds the inline parts of one message.
-type inlineRoom struct {
-	part   int  // most bytes of a part
-	left   int  // bytes that the next inline parts may have together
-	answer bool // parts that could be eager are inline instead, if left allows it
-}
-
-// inlineRoom returns the bounds for m, which has not been described yet. forms has the compressed
-// forms of its parts. The caller holds mu.
-func (o *nativeWriter) inlineRoom(m *Message, size *messageSize, forms *compressedForms) inlineRoom {
-	r := inlineRoom{part: maxInlinePart, left: inlineMessage}
-	if forms == nil && size.data <= maxInlineShared {
-		r.part = o.inlineLimit()
-	}
-	r.left = max(r.left, r.part)
-	r.answer = forms == nil && size.data > r.part && size.data <= r.left && o.isAnswer(m, size.data)
-	return r
-}
-
-// take reports whether the next part, of n bytes, is inline, and counts its bytes if so. If
-// insteadOfEager is true the part may be larger than others.
-func (r *inlineRoom) take(n int, insteadOfEager bool) bool {
-	if n > r.left || n > r.part && !insteadOfEager {
+// isAnswer reports whether m is taken for an answer, which arrives sooner inline than eagerly: exactly
+// one message was received since the last one was sent, so the peer probably waits for m and reads it
+// from the socket itself, and nothing else is being sent. Each part could be eager, and the peer has
+// granted credit for all of them. The caller holds mu.
+func (o *nativeWriter) isAnswer(m *Message, size *messageSize) bool {
+	p, n := o.pipe, size.data
+	if n <= maxInlinePart || n > inlineMessage || !p.eager || o.reads == nil || o.window == nil || p.context.opts.Checksum {
 		return false
 	}
-	r.left -= n
-	return true
+	if o.writing || o.blocks.Len() > 0 || len(o.ops) > 0 || p.in.stream.arrivals.Load() != o.answered+1 {
+		return false
+	}
+	// The peer has the whole descriptor before the bytes, and these leave from their own memory.
+	if size.descriptor > readBuffer/2 || len(m.Payloads)+len(m.Tensors) > maxDirectParts {
+		return false
+	}
+	canBeEager := func(t Tensor) bool {
+		b := t.Buffer
+		return b.IsHost() && b.Stream() == nil && b.Device() == device.CPU() && t.TargetDevice == device.CPU() && p.onBulk(b.Len())
+	}
+	for _, t := range m.Tensors {
+		if !canBeEager(t) || !p.onBulk(n) { // the tensors could be joined
+			return false
+		}
+	}
+	return p.mover.Credit() >= n && o.fitsWindow(n)
 }
 
-// isAnswer reports whether m, of n bytes, is taken for an answer, whose parts arrive sooner inline than
-// eagerly: the last message with such parts was sent before the last one was received, so the peer
-// probably waits for m and reads it from the socket itself, and nothing else is being sent. Only parts
-// for which the peer has granted credit are treated so. The caller holds mu.
-func (o *nativeWriter) isAnswer(m *Message, n int) bool {
-	return o.pipe.eager && o.reads != nil && o.shared == nil && !o.pipe.context.opts.Checksum &&
-		len(m.Payloads)+len(m.Tensors) <= maxDirectParts &&
-		!o.writing && o.blocks.Len() == 0 && len(o.ops) == 0 &&
-		o.pipe.in.stream.messageArrived.Load() && o.pipe.mover.Credit() >= n
+// fitsWindow reports whether the window of the stream is large enough for an answer of n bytes. It also
+// returns true if the window has grown since the last answer that was larger: such answers make it
+// grow, unless the peer's windows have no more memory.
+func (o *nativeWriter) fitsWindow(n int) bool {
+	w := o.window.SendWindow()
+	if n > w && w <= o.exceeded {
+		return false
+	}
+	if n > w {
+		o.exceeded = w
+	}
+	return true
 }
 
 // encode copies the descriptor and the inline parts of m, which o.frame describes, to a block of

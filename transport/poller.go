@@ -53,3 +53,11 @@ type WritePoller interface {
 	// there is, or whether TryWrite returns an error.
 	PollWritable() bool
 }
+
+// WindowedStream is a Stream whose peer bounds the bytes that it has not read yet.
+type WindowedStream interface {
+	Stream
+
+	// SendWindow returns the number of bytes that the peer accepts now.
+	SendWindow() int
+}

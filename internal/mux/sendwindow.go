@@ -90,3 +90,10 @@ func (a *sendWindow) refund(n int) {
 	defer a.all.mu.Unlock()
 	a.bytes += uint64(n)
 }
+
+// available returns the credit of the window.
+func (a *sendWindow) available() int {
+	a.all.mu.Lock()
+	defer a.all.mu.Unlock()
+	return int(min(a.bytes, math.MaxInt32))
+}

@@ -85,6 +85,9 @@ func (s *stream) Write(p []byte) (n int, err error) {
 	return n, s.cause(err)
 }
 
+// SendWindow implements [transport.WindowedStream].
+func (s *stream) SendWindow() int { return s.sendWindow.available() }
+
 // TryWrite implements transport.Stream: it writes the pieces in order as far as the window and the
 // queue permit, without blocking, and returns the number of bytes written, possibly 0, also with an
 // error. It does not keep the pieces. While another goroutine is writing it returns 0 and nil. The
