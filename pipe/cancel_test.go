@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tensorpipe-go/tensorpipe/device"
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/race"
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
 
@@ -127,7 +128,7 @@ func TestReadCancelledBeforeItsTurn(t *testing.T) {
 // TestInlineMemory checks that the memory of inline parts can be reused once Write has returned,
 // also while the peer reads more slowly than this end writes.
 func TestInlineMemory(t *testing.T) {
-	const messages = 60
+	messages := race.Pick(60, 10) // of each form two
 	onNativePaths(t, func(t *testing.T, client, server *pipe.Pipe) {
 		build := func(i int) *pipe.Message {
 			sizes := make([]int, 1+i%5*20) // in more than 64 parts the memory is copied
