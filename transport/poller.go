@@ -60,4 +60,8 @@ type WindowedStream interface {
 
 	// SendWindow returns the number of bytes that the peer accepts now.
 	SendWindow() int
+
+	// GrowWindow makes this end accept n more bytes at a time, or fewer if the session's limit, or none if
+	// its budget does not permit them.
+	GrowWindow(n int)
 }

@@ -63,12 +63,13 @@ const (
 	// defaultWindow keeps 1 Gbit/s busy over 30 ms.
 	defaultWindow = 4 << 20
 
-	// messageSize bounds the part of a stream that one message carries, header included. Longer
+	// messageSize bounds the part of a stream that one queued message carries, header included. Longer
 	// messages would delay other streams. A part of 64 KiB and its description are written at once,
 	// since the receiver of an incomplete one is woken twice.
 	messageSize = 72 << 10
 
-	// maxBody bounds the body of a message of the peer.
+	// maxBody bounds the body of a message of the peer, and of one that is written from the memory of the
+	// caller: it has no others to delay.
 	maxBody = minWindow
 
 	// spareBacklog is the number of streams beyond the peer's limit that may be open before Open

@@ -88,6 +88,9 @@ func (s *stream) Write(p []byte) (n int, err error) {
 // SendWindow implements [transport.WindowedStream].
 func (s *stream) SendWindow() int { return s.sendWindow.available() }
 
+// GrowWindow implements [transport.WindowedStream].
+func (s *stream) GrowWindow(n int) { s.session.windows.enlarge(s.window, n) }
+
 // TryWrite implements transport.Stream: it writes the pieces in order as far as the window and the
 // queue permit, without blocking, and returns the number of bytes written, possibly 0, also with an
 // error. It does not keep the pieces. While another goroutine is writing it returns 0 and nil. The
@@ -110,7 +113,11 @@ func (s *stream) TryWrite(pieces ...[]byte) (n int, err error) {
 		left += len(p)
 	}
 	for left > 0 {
-		k, err := s.sendWindow.claim(min(left, messageSize-headerSize))
+		most := messageSize - headerSize
+		if left > most && s.session.link.out.isIdle() {
+			most = maxBody
+		}
+		k, err := s.sendWindow.claim(min(left, most))
 		if k == 0 {
 			return n, s.cause(err)
 		}

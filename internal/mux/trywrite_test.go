@@ -119,7 +119,7 @@ func (r *recorder) TryWrite(pieces ...[]byte) (int, error) {
 }
 
 // TestWritesAtOnce checks that a part of 64 KiB and its description are written to the connection at
-// once, so that the peer is not woken for an incomplete one.
+// once, so that the peer is not woken for an incomplete one, and larger ones too if nothing else is being written.
 func TestWritesAtOnce(t *testing.T) {
 	d, a := tcp(t)
 	r := &recorder{socket: d}
@@ -138,7 +138,13 @@ func TestWritesAtOnce(t *testing.T) {
 	require.Equal(t, len(description)+len(part), n)
 	_, err = io.ReadFull(accepted, make([]byte, 1+n))
 	require.NoError(t, err)
+	require.NoError(t, c.Flush(t.Context()))
+	large := mustTryWrite(t, o, make([]byte, 100_000), make([]byte, 30_000))
+	require.Equal(t, 130_000, large)
+	_, err = io.ReadFull(accepted, make([]byte, large))
+	require.NoError(t, err)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	require.Contains(t, r.writes, 12+n, "a header and the bytes")
+	require.Contains(t, r.writes, 12+large, "nothing else is being written, so the message may be longer than 72 KiB")
 }

@@ -133,19 +133,37 @@ func (ws *windows) consume(w *window, n uint32) {
 	now := time.Now()
 	read := w.read - w.read%(w.size/2)
 	granted := read + ws.grow(w, now)
+	w.read -= read
+	w.grantedAt = now
+	ws.grantAndUnlock(w, granted)
+}
+
+// grantAndUnlock grants the peer n more bytes of w. The caller holds mu, which grantAndUnlock releases.
+func (ws *windows) grantAndUnlock(w *window, n uint32) {
 	if w.unsentCredit == 0 {
 		ws.pending = append(ws.pending, w)
 	}
-	w.open += granted
-	w.unsentCredit += granted
-	w.read -= read
-	w.grantedAt = now
+	w.open += n
+	w.unsentCredit += n
 	idle := !ws.sendingCredit
 	ws.sendingCredit = true
 	ws.mu.Unlock()
 	if idle {
 		ws.onCredit()
 	}
+}
+
+// enlarge makes w larger by up to n bytes, as far as ws.maxWindow permits, and grants them at once. It does
+// nothing if the budget does not permit that, or if w grants no more. The caller does not hold mu.
+func (ws *windows) enlarge(w *window, n int) {
+	ws.mu.Lock()
+	more := min(n, int(ws.maxWindow)-int(w.size))
+	if w.stopped || ws.stopped || more <= 0 || ws.budget != nil && !ws.budget.Acquire(more) {
+		ws.mu.Unlock()
+		return
+	}
+	w.size += uint32(more)
+	ws.grantAndUnlock(w, uint32(more))
 }
 
 // grow doubles the size of w, up to ws.maxWindow, if the reader of w has been waiting for the peer

@@ -272,3 +272,39 @@ func TestWindowsAreRemoved(t *testing.T) {
 		}
 	})
 }
+
+// TestGrowWindow checks that GrowWindow makes the peer's window larger at once, as far as the limit of a window and
+// the budget permit, and that the bytes come back to the budget.
+func TestGrowWindow(t *testing.T) {
+	for _, c := range []struct{ budget, grow, want int }{
+		{64 << 20, 1 << 20, 1 << 20}, {64 << 20, 64 << 20, 4<<20 - 256<<10}, {1 << 20, 1<<20 + 1, 0}, {64 << 20, 0, 0},
+	} {
+		budget := &recordingBudget{size: c.budget}
+		synctest.Test(t, func(t *testing.T) {
+			client, server, _ := sessionsOver(t, transport.SessionConfig{}, transport.SessionConfig{MaxStreams: 1, Budget: budget})
+			opened, accepted := streams(t, client, server)
+			sender, receiver := opened.(transport.WindowedStream), accepted.(transport.WindowedStream)
+			_, err := opened.Write([]byte{0})
+			require.NoError(t, err)
+			synctest.Wait()
+			before := sender.SendWindow()
+			receiver.GrowWindow(c.grow)
+			synctest.Wait()
+			require.Equal(t, before+c.want, sender.SendWindow())
+			require.Equal(t, c.want, budget.inUse())
+			n := 0 // the peer accepts that many bytes although nothing is read
+			for p := make([]byte, 100_000); ; synctest.Wait() {
+				k, err := opened.TryWrite(p)
+				require.NoError(t, err)
+				if n += k; k == 0 {
+					break
+				}
+			}
+			require.Equal(t, before+c.want, n)
+			require.NoError(t, accepted.Close())
+			receiver.GrowWindow(1000) // it has no effect any more
+			require.NoError(t, server.Close())
+		})
+		budget.requireReleased(t)
+	}
+}

@@ -130,6 +130,13 @@ func (o *writeQueue) writeDirectly(h *header, body [][]byte) {
 	o.writers.Go(func() { o.writeLoop(rest, 0) })
 }
 
+// isIdle reports whether a message would be written from the memory of the caller.
+func (o *writeQueue) isIdle() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return !o.writing && !o.closed
+}
+
 // charge adds n bytes to the quota.
 func (o *writeQueue) charge(n int) {
 	if o.quota != nil {
