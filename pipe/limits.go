@@ -56,7 +56,8 @@ type Limits struct {
 	// the context together may grow beyond 256 KiB per stream: bytes that peers have
 	// sent and this end has not read. A pipe whose windows cannot grow still works,
 	// at 256 KiB per round trip. Half of it also bounds the parts that admitted
-	// peers send before Read is called, up to 8 MiB for each pipe, see Options.NoEager.
+	// peers send before Read is called, up to 8 MiB for each pipe, and 2 MiB of inline
+	// ones, see Options.NoEager.
 	// With shared memory it bounds by how much the rings
 	// to which this end writes may grow, each by 2 MiB, beyond 656 KiB for the
 	// messages of a pipe, as much for its large data if that uses a ring, and 84 KiB

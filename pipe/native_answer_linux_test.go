@@ -56,6 +56,7 @@ func TestAnswerIsNotInline(t *testing.T) {
 		"another channel":              {"uv+xth+native", message(1, nil, []int{200_000}, cpu), nil},
 		"TLS":                          {"tls+basic+native", large, nil},
 		"a transport without polls":    {"mem+basic+native", large, eager},
+		"no room in the window":        {"uv+basic+native", message(1, []int{900_000}, nil), func(o *pipe.Options) { o.Limits.ContextWindowBytes = 32 << 20 }},
 		"no credit":                    {"uv+basic+native", large, func(o *pipe.Options) { o.Limits.ContextWindowBytes = 1 << 20 }},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -202,6 +202,10 @@ func requestedPacket(id uint64) []byte {
 const (
 	maxCredit = 8 << 20
 	minCredit = 256 << 10
+
+	// windowOfCredit is the part of the credit by which the window of the message stream grows as well. With
+	// maxCredit it then always has room for one answer: at least half of it is granted at any time.
+	windowOfCredit = 4
 )
 
 // acquireCredit acquires bytes of Limits.ContextWindowBytes with which a pipe grants its peer credit
@@ -224,9 +228,13 @@ func (b *bulkOpener) grantCredit(own bool) {
 	if !b.pipe.eager || !b.own || b.credit > 0 || b.ended || !b.pipe.account.Admitted() {
 		return
 	}
-	if b.credit = b.pipe.context.acquireCredit(); b.credit > 0 {
-		b.pipe.mover.Grant(b.credit)
+	if b.credit = b.pipe.context.acquireCredit(); b.credit == 0 {
+		return
 	}
+	if o := &b.pipe.out; o.reads != nil && o.window != nil {
+		o.window.GrowWindow(b.credit / windowOfCredit) // for inline answers of the peer
+	}
+	b.pipe.mover.Grant(b.credit)
 }
 
 // releaseCredit gives back what grantCredit has acquired, and makes it grant nothing more. The mover

@@ -34,7 +34,6 @@ type nativeWriter struct {
 	frame      native.Message // the descriptor of the message being encoded
 	count      uint64         // number of messages so far
 	answered   uint64         // number of messages received before the last one of these
-	exceeded   int            // the window of the stream at the last answer that did not fit it
 	blocks     fifo.Queue[*block]
 	writing    bool                      // a block has been taken from blocks and is not written yet
 	unfinished *block                    // a block that was not written completely; comes before blocks
@@ -169,14 +168,14 @@ func (o *nativeWriter) start(m *Message, size *messageSize, forms *compressedFor
 	return number, &op.WriteOp
 }
 
-// describe fills in o.frame for m, without the bytes of the parts, and returns the number of
-// transfers, which are the parts that are neither inline nor joined. A part is inline if its length
-// on the wire, that of its compressed form in forms if it has one, is within the limit for a part
-// and the inline bytes that are left to the message; payloads come before tensors. A tensor that is
-// not empty must also be in memory of cpu:0 without a stream, and its target device must be cpu:0 or
-// unset. In an answer, see isAnswer, all parts are inline. If both ends support that, an uncompressed tensor from contiguous memory of this kind to cpu:0 is joined to the last one that is
-// not inline, if that is such a tensor too. o.frame refers to the metadata of m until
-// o.frame.Reset. The caller holds mu.
+// describe fills in o.frame for m, without the bytes of the parts, and returns the number of transfers,
+// which are the parts that are neither inline nor joined. A part is inline if its length on the wire,
+// that of its compressed form in forms if it has one, is within the limit for a part and the inline
+// bytes that are left to the message; payloads come before tensors. A tensor that is not empty must also
+// be in memory of cpu:0 without a stream, and its target device must be cpu:0 or unset. In an answer,
+// see isAnswer, all parts are inline. If both ends support that, an uncompressed tensor from contiguous
+// memory of this kind to cpu:0 is joined to the last one that is not inline, if that is such a tensor
+// too. o.frame refers to the metadata of m until o.frame.Reset. The caller holds mu.
 func (o *nativeWriter) describe(m *Message, size *messageSize, forms *compressedForms) (large int) {
 	f := &o.frame
 	f.Metadata, f.Timeout = m.Metadata, 0
@@ -259,8 +258,8 @@ func (o *nativeWriter) inlineLimit() int {
 
 // isAnswer reports whether m is taken for an answer, which arrives sooner inline than eagerly: exactly
 // one message was received since the last one was sent, so the peer probably waits for m and reads it
-// from the socket itself, and nothing else is being sent. Each part could be eager, and the peer has
-// granted credit for all of them. The caller holds mu.
+// from the socket itself, and nothing else is being sent. Each part could be eager, the peer has granted
+// credit for all of them, and the window of the stream has room. The caller holds mu.
 func (o *nativeWriter) isAnswer(m *Message, size *messageSize) bool {
 	p, n := o.pipe, size.data
 	if n <= maxInlinePart || n > inlineMessage || !p.eager || o.reads == nil || o.window == nil || p.context.opts.Checksum {
@@ -273,30 +272,16 @@ func (o *nativeWriter) isAnswer(m *Message, size *messageSize) bool {
 	if size.descriptor > readBuffer/2 || len(m.Payloads)+len(m.Tensors) > maxDirectParts {
 		return false
 	}
-	canBeEager := func(t Tensor) bool {
-		b := t.Buffer
-		return b.IsHost() && b.Stream() == nil && b.Device() == device.CPU() && t.TargetDevice == device.CPU() && p.onBulk(b.Len())
-	}
-	for _, t := range m.Tensors {
-		if !canBeEager(t) || !p.onBulk(n) { // the tensors could be joined
+	for i := range m.Tensors {
+		b, target := m.Tensors[i].Buffer, m.Tensors[i].TargetDevice
+		if !b.IsHost() || b.Stream() != nil || b.Device() != device.CPU() || target != device.CPU() {
+			return false
+		}
+		if !p.onBulk(b.Len()) || !p.onBulk(n) { // they could be joined
 			return false
 		}
 	}
-	return p.mover.Credit() >= n && o.fitsWindow(n)
-}
-
-// fitsWindow reports whether the window of the stream is large enough for an answer of n bytes. It also
-// returns true if the window has grown since the last answer that was larger: such answers make it
-// grow, unless the peer's windows have no more memory.
-func (o *nativeWriter) fitsWindow(n int) bool {
-	w := o.window.SendWindow()
-	if n > w && w <= o.exceeded {
-		return false
-	}
-	if n > w {
-		o.exceeded = w
-	}
-	return true
+	return p.mover.Credit() >= n && o.window.SendWindow() >= n+size.descriptor
 }
 
 // encode copies the descriptor and the inline parts of m, which o.frame describes, to a block of
