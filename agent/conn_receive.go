@@ -41,7 +41,8 @@ type inMessages struct {
 }
 
 // get parses the head of a message that a pipe has received and returns the message as an inMessage of
-// the pool. inlinePart is that of the conn. The inMessage owns incoming; the caller returns the inMessage with put or
+// the pool. inlinePart is that of the conn. The inMessage owns incoming; the caller returns the
+// inMessage with put or
 // drop. The error matches ErrProtocol; incoming then remains the caller's.
 func (p *inMessages) get(incoming *pipe.Incoming, inlinePart int) (*inMessage, error) {
 	h, err := wire.ParseHead(incoming.Descriptor().Metadata)

@@ -193,7 +193,8 @@ func (s *stream) writeMessage(p []byte, expired <-chan struct{}) (int, error) {
 	return n, nil
 }
 
-// cause returns the error that a call on s reports for err. nil and io.EOF are returned unchanged. Otherwise the result is ErrClosed after Close, a *ResetError
+// cause returns the error that a call on s reports for err. nil and io.EOF are returned unchanged.
+// Otherwise the result is ErrClosed after Close, a *ResetError
 // if the peer has reset the stream, an *EndError if the session has ended, and else
 // os.ErrDeadlineExceeded.
 func (s *stream) cause(err error) error {
