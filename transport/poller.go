@@ -9,8 +9,8 @@ package transport
 type Poller interface {
 	Stream
 
-	// TryRead reads the available bytes, possibly 0, without blocking. Errors are those of
-	// Read, and are returned by all later calls.
+	// TryRead reads available bytes without blocking: 0 only if there are none, but not always all.
+	// Errors are those of Read, and are returned by all later calls.
 	TryRead(p []byte) (int, error)
 
 	// PollReadable polls for a bounded time until TryRead has bytes or an error to return, and

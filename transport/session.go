@@ -32,8 +32,16 @@ type Gatherer interface {
 	// has written from pieces, as pieces.WriteTo does for a socket, and returns the number of
 	// these bytes. After a write deadline the next call continues with what remains. A Stream
 	// that encrypts may count bytes that it has encrypted and keeps; the next call, also one
-	// without pieces, sends these first. WriteBuffers does not keep the memory of pieces.
+	// without pieces, sends these first. A stream of a session may count bytes that it has copied
+	// to end a message of the session. WriteBuffers does not keep the memory of pieces.
 	WriteBuffers(pieces *net.Buffers) (int64, error)
+}
+
+// BodyReader is implemented by Streams that carry long bodies. ReadBody does what Read does for a caller
+// that goes on until p is full: it may wait until more bytes have arrived, so that the caller
+// is woken less often. If the stream ends before, it returns the bytes that have arrived.
+type BodyReader interface {
+	ReadBody(p []byte) (int, error)
 }
 
 // Multiplexer is implemented by Conns that can become a session of many streams, or a stream without

@@ -15,14 +15,36 @@ import (
 
 // Stream makes the connection a stream of bytes, from the next byte on in both directions, and
 // returns it. The stream first returns the bytes that the connection has read ahead. It also
-// implements [transport.Gatherer]. Closing the stream closes the connection, and the reverse. The
+// implements [transport.Gatherer] and [transport.BodyReader]. Closing the stream closes the connection, and the reverse. The
 // error is ErrClosed, or ErrHandedOver if the connection is already a stream or a session.
 func (c *conn) Stream() (transport.Stream, error) {
-	s, err := c.stream(c.tcp)
+	socket, err := wait.NewStreamReader(c.tcp)
+	if err != nil {
+		return nil, c.readError(err)
+	}
+	s, err := c.stream(socket)
 	if err != nil {
 		return nil, err
 	}
-	return s, nil
+	return &rawStream{s, socket}, nil
+}
+
+// rawStream is a stream of the raw bytes of a connection.
+type rawStream struct {
+	*stream
+	socket *wait.StreamReader
+}
+
+var _ transport.BodyReader = (*rawStream)(nil)
+
+// ReadBody implements [transport.BodyReader].
+func (s *rawStream) ReadBody(p []byte) (int, error) {
+	if s.conn.closed.Load() {
+		return 0, transport.ErrClosed
+	}
+	n, err := s.bufferedReader.read(p, s.socket.ReadBody)
+	failpoint.Here()
+	return n, s.conn.readError(err)
 }
 
 // PrepareSession does nothing and returns nil: a session over TCP needs no memory or descriptors of
@@ -74,7 +96,10 @@ type bufferedReader struct {
 	socket   io.Reader
 }
 
-func (s *bufferedReader) Read(p []byte) (int, error) {
+func (s *bufferedReader) Read(p []byte) (int, error) { return s.read(p, s.socket.Read) }
+
+// read is Read with fromSocket in place of the Read of the socket.
+func (s *bufferedReader) read(p []byte, fromSocket func(p []byte) (int, error)) (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.buffered != nil && len(p) > 0 {
@@ -84,7 +109,7 @@ func (s *bufferedReader) Read(p []byte) (int, error) {
 		}
 		return n, nil
 	}
-	return s.socket.Read(p)
+	return fromSocket(p)
 }
 
 // end is the common part of streams with and without TLS: reading, addresses and deadlines.

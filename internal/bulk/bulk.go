@@ -198,7 +198,9 @@ func (m *Mover) serve() {
 		return
 	}
 	m.lifecycle.Go(func() { m.fail(w.run()) })
-	m.fail((&reader{m: m, src: bufio.NewReaderSize(stream, readAhead)}).run())
+	r := &reader{m: m, src: bufio.NewReaderSize(stream, readAhead)}
+	r.body, _ = stream.(transport.BodyReader)
+	m.fail(r.run())
 }
 
 // fail ends the Mover with err, wrapped in a [*channel.Error]. A malformed chunk also matches

@@ -11,6 +11,7 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/channel"
 	"github.com/tensorpipe-go/tensorpipe/internal/failpoint"
 	"github.com/tensorpipe-go/tensorpipe/internal/native"
+	"github.com/tensorpipe-go/tensorpipe/transport"
 )
 
 // readAhead is the size of the read buffer. One system call reads a trailer and the next header, and at
@@ -22,6 +23,7 @@ const readAhead = 512
 type reader struct {
 	m        *Mover
 	src      *bufio.Reader
+	body     transport.BodyReader // what src reads from; nil: not one
 	segments [][]byte
 	timer    *time.Timer // of awaitPlace
 	sum      uint32      // CRC32C of the chunk up to here
@@ -155,7 +157,11 @@ func (r *reader) readFull(p []byte, sum bool) (n int, err error) {
 	for n < len(p) && err == nil {
 		var k int
 		failpoint.Here()
-		k, err = r.src.Read(p[n:])
+		if r.body != nil && r.src.Buffered() == 0 && len(p)-n > readAhead {
+			k, err = r.body.ReadBody(p[n:])
+		} else {
+			k, err = r.src.Read(p[n:])
+		}
 		if sum {
 			r.sum = native.Sum(r.sum, p[n:n+k])
 		}

@@ -1,31 +1,45 @@
 package wait
 
 import (
+	"errors"
+	"fmt"
 	"net"
 	"runtime"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/tensorpipe-go/tensorpipe/internal/testutil/testwait"
 )
 
 // socketPair returns a Reader with the arbiter a, and the other end of its socket.
 func socketPair(t *testing.T, a *arbiter) (*Reader, net.Conn) {
+	near, far := sockets(t)
+	r, err := NewReader(near, Config{Spin: time.Minute})
+	require.NoError(t, err)
+	r.spinner.registration = &registration{arbiter: a}
+	return r, far
+}
+
+// sockets returns the two ends of a connection, which are closed when the test ends.
+func sockets(t *testing.T) (near, far *net.TCPConn) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	defer l.Close()
-	far, err := net.Dial("tcp", l.Addr().String())
+	dialled, err := net.Dial("tcp", l.Addr().String())
 	require.NoError(t, err)
-	near, err := l.Accept()
+	accepted, err := l.Accept()
 	require.NoError(t, err)
-	r, err := NewReader(near.(*net.TCPConn), Config{Spin: time.Minute})
-	require.NoError(t, err)
-	r.spinner.registration = &registration{arbiter: a}
 	t.Cleanup(func() {
-		require.NoError(t, far.Close())
-		require.NoError(t, near.Close())
+		for _, c := range []net.Conn{dialled, accepted} {
+			if err := c.Close(); !errors.Is(err, net.ErrClosed) {
+				require.NoError(t, err)
+			}
+		}
 	})
-	return r, far
+	return accepted.(*net.TCPConn), dialled.(*net.TCPConn)
 }
 
 // Of two sockets with input in turn, a spin on one ends when the other has some, if the process has one
@@ -64,4 +78,76 @@ func TestTwoSocketsSpin(t *testing.T) {
 		one.spinner.registration.arrived()
 	}
 	require.False(t, one.spinner.otherHasInput(), "no other has input")
+}
+
+// While bytes arrive slowly, each arrival ends a ReadBody that has blocked. The time that it blocks
+// determines whether they do.
+func TestSlowBody(t *testing.T) {
+	near, far := sockets(t)
+	r, err := NewStreamReader(near)
+	require.NoError(t, err)
+	r.slow = true
+	for range 3 {
+		done := testwait.StartBlocked(t, "ReadBody", func() error {
+			_, err := r.ReadBody(make([]byte, 2*quietBytes))
+			return err
+		})
+		timer := time.NewTimer(2 * slowArrival)
+		<-timer.C // a time that has passed, and no synchronization
+		_, err = far.Write([]byte{1})
+		require.NoError(t, err)
+		require.NoError(t, testwait.Finish(t, done))
+		require.True(t, r.slow)
+	}
+}
+
+// A SocketPoller that has read and polled blocks until one byte arrives, although few bytes wake no thread while
+// it reads, and its spins see one byte.
+func TestPollerSeesOneByte(t *testing.T) {
+	for name, c := range map[string]Config{"blocks": {}, "spins": {Spin: time.Minute}, "busy": {Busy: true}} {
+		t.Run(name, func(t *testing.T) {
+			near, far := sockets(t)
+			p, err := NewSocketPoller(near, c)
+			require.NoError(t, err)
+			for range exclusiveAfter + 10 {
+				done := testwait.Start(func() error { return p.Wait(func() bool { return false }) })
+				_, err := far.Write([]byte{1})
+				require.NoError(t, err)
+				require.NoError(t, testwait.Finish(t, done))
+				n, err := p.TryRead(make([]byte, 2))
+				require.NoError(t, err)
+				require.Equal(t, 1, n)
+				require.Equal(t, quietBytes, p.low.bytes)
+			}
+		})
+	}
+}
+
+// The error of a connection that was reset is that of TryRead, wherever Wait finds it.
+func TestPollerKeepsReset(t *testing.T) {
+	for name, c := range map[string]Config{"blocks": {}, "spins": {Spin: time.Minute}, "busy": {Busy: true}} {
+		for _, before := range []bool{true, false} {
+			t.Run(fmt.Sprint(name, ", before Wait ", before), func(t *testing.T) {
+				near, far := sockets(t)
+				p, err := NewSocketPoller(near, c)
+				require.NoError(t, err)
+				for range exclusiveAfter + 1 { // so that it may spin
+					p.registration.arrived()
+				}
+				require.NoError(t, far.SetLinger(0))
+				wait := func() error { return p.Wait(func() bool { return false }) }
+				if before {
+					require.NoError(t, far.Close())
+					require.NoError(t, wait())
+				} else {
+					done := testwait.Start(wait)
+					require.NoError(t, far.Close())
+					require.NoError(t, testwait.Finish(t, done))
+				}
+				require.True(t, hasInput(uintptr(p.registration.fd.Load())))
+				_, err = p.TryRead(make([]byte, 1))
+				require.ErrorIs(t, err, syscall.ECONNRESET)
+			})
+		}
+	}
 }

@@ -12,6 +12,18 @@ func NewReader(s Socket, _ Config) (*Reader, error) { return &Reader{s}, nil }
 // Read calls the Read of the socket with p and returns its results.
 func (r *Reader) Read(p []byte) (int, error) { return r.socket.Read(p) }
 
+// StreamReader reads from a socket.
+type StreamReader struct{ socket Socket }
+
+// NewStreamReader returns a StreamReader of s, which the caller keeps. The error is nil.
+func NewStreamReader(s Socket) (*StreamReader, error) { return &StreamReader{s}, nil }
+
+// Read calls the Read of the socket with p and returns its results.
+func (r *StreamReader) Read(p []byte) (int, error) { return r.socket.Read(p) }
+
+// ReadBody does what Read does.
+func (r *StreamReader) ReadBody(p []byte) (int, error) { return r.socket.Read(p) }
+
 // Writer writes to a socket without blocking. On this system TryWrite writes nothing.
 type Writer struct{}
 

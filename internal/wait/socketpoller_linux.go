@@ -13,7 +13,7 @@ import (
 
 // SocketPoller reads from a socket without blocking, and waits for its input with and without
 // blocking. At a time, one goroutine calls TryRead and one Wait. It does not own the socket, whose
-// Read and SetReadDeadline must not be called.
+// Read and SetReadDeadline must not be called, and for whose input no other code may wait.
 type SocketPoller struct {
 	socket       Socket
 	raw          syscall.RawConn
@@ -33,7 +33,8 @@ type SocketPoller struct {
 	stop    func() bool           // the argument of Wait
 	mayGo   func() bool           // mayReturn
 	attempt func(fd uintptr) bool // checkInput
-	poll    [1]unix.PollFd
+	low     lowWater
+	quiet   func(fd uintptr) // makes low high
 	asleep  bool
 	once    func(fd uintptr) bool // checkOnce
 	input   bool                  // result of checkOnce
@@ -56,7 +57,7 @@ func NewSocketPoller(s Socket, c Config) (*SocketPoller, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &SocketPoller{socket: s, raw: raw}
+	p := &SocketPoller{socket: s, raw: raw, low: newLowWater()}
 	p.registration.arbiter = &process
 	if err := raw.Control(func(fd uintptr) { p.registration.fd.Store(int32(fd)) }); err != nil {
 		return nil, readFailure(s, cause(err))
@@ -64,6 +65,7 @@ func NewSocketPoller(s Socket, c Config) (*SocketPoller, error) {
 	p.spinner.init(c.Spin, &p.registration)
 	p.waiter.init(c.Spin, &p.registration)
 	p.try, p.attempt, p.once, p.mayGo = p.read, p.checkInput, p.checkOnce, p.mayReturn
+	p.quiet = func(fd uintptr) { p.low.set(fd, quietBytes) }
 	if c.Busy {
 		p.wakeup = make(chan struct{}, 1)
 		p.busy = NewBusyWaiter(p.hasInput, p.wakeBusy)
@@ -138,6 +140,7 @@ func (p *SocketPoller) Wait(stop func() bool) error {
 	var err error
 	if !p.woken.Load() && !stop() {
 		err = p.block()
+		_ = p.raw.Control(p.quiet) // fails if the socket is closed
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -177,7 +180,8 @@ func (p *SocketPoller) checkInput(fd uintptr) bool {
 		return true
 	}
 	p.asleep = true
-	return p.pollInput(fd)
+	p.low.set(fd, 1)
+	return hasInput(fd)
 }
 
 // hasInput reports whether Wait need not block: there is input, a deadline has passed, or the socket
@@ -188,14 +192,8 @@ func (p *SocketPoller) hasInput() bool {
 }
 
 func (p *SocketPoller) checkOnce(fd uintptr) bool {
-	p.input = p.pollInput(fd)
+	p.input = hasInput(fd)
 	return true
-}
-
-func (p *SocketPoller) pollInput(fd uintptr) bool {
-	p.poll[0] = unix.PollFd{Fd: int32(fd), Events: unix.POLLIN}
-	n, err := unix.Poll(p.poll[:], 0)
-	return n != 0 || err != nil // also if it was interrupted: Wait may return early
 }
 
 // Wake makes the current call of Wait return, or the next one.

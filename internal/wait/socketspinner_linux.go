@@ -3,14 +3,11 @@ package wait
 import (
 	"runtime"
 	"time"
-
-	"golang.org/x/sys/unix"
 )
 
 // socketSpinner is the spinner of one goroutine that waits for a socket.
 type socketSpinner struct {
 	spinner
-	other [1]unix.PollFd
 }
 
 func (s *socketSpinner) init(bound time.Duration, r *registration) {
@@ -36,9 +33,7 @@ func (s *socketSpinner) otherHasInput() bool {
 	case fd == 0 || runtime.GOMAXPROCS(0) > 1:
 		return true
 	}
-	s.other[0] = unix.PollFd{Fd: fd, Events: unix.POLLIN}
-	n, err := unix.Poll(s.other[:], 0)
-	if n == 0 && err == nil {
+	if !hasInput(uintptr(fd)) {
 		return false
 	}
 	s.backoff.succeeded() // it has waited for either
