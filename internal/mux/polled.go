@@ -35,6 +35,7 @@ func newPolledStream(st *stream) *polledStream {
 		s.signal()
 		s.link.watch.conn.Wake()
 	}
+	st.writeDeadline.Wake = func() { s.link.out.interrupt(&st.writeDeadline) }
 	return s
 }
 
@@ -73,6 +74,9 @@ func (s *polledStream) receiveTo(p []byte) (n int, err error) {
 	l, in := s.link, &s.link.in
 	for n < len(p) {
 		if in.left > 0 && in.body == s.received {
+			if n > 0 && in.src.Buffered() == 0 {
+				break // the caller may want the rest elsewhere
+			}
 			k, err := in.src.Read(p[n:min(len(p), n+in.left)])
 			n += k
 			if k > 0 {

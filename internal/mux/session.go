@@ -81,7 +81,7 @@ func (s *session) Close() error {
 	} else {
 		s.goAway()
 	}
-	s.link.Stream.SetWriteDeadline(time.Now().Add(closeTimeout))
+	s.link.out.limit(time.Now().Add(closeTimeout))
 	if s.link.out.close() { // all was written completely
 		s.link.CloseWrite()
 	}

@@ -166,17 +166,28 @@ func (s *stream) gather(pieces [][]byte, skip, n int) [][]byte {
 // and errReset if the peer has reset the stream; then it has queued nothing. The caller holds
 // s.writing.
 func (s *stream) writeMessage(p []byte, expired <-chan struct{}) (int, error) {
-	var n int
+	n, err := s.claim(min(len(p), messageSize-headerSize), expired)
+	if err != nil {
+		return 0, err
+	}
+	h := streamMessage(data, s.StreamID(), uint32(n))
+	if !s.session.link.out.enqueue(&h, p[:n], expired) {
+		s.sendWindow.refund(n)
+		return 0, os.ErrDeadlineExceeded
+	}
+	return n, nil
+}
+
+// claim takes up to n bytes of credit from the window, which the caller sends or refunds. It blocks
+// until there is some. It returns os.ErrDeadlineExceeded if the write deadline has passed or expired is
+// closed, and errReset if the peer has reset the stream. The caller holds s.writing.
+func (s *stream) claim(n int, expired <-chan struct{}) (int, error) {
 	for {
 		if s.writeDeadline.Passed() {
 			return 0, os.ErrDeadlineExceeded
 		}
-		var err error
-		if n, err = s.sendWindow.claim(min(len(p), messageSize-headerSize)); err != nil {
-			return 0, err
-		}
-		if n > 0 {
-			break
+		if k, err := s.sendWindow.claim(n); k > 0 || err != nil {
+			return k, err
 		}
 		s.session.link.watch.expect()
 		select {
@@ -185,12 +196,6 @@ func (s *stream) writeMessage(p []byte, expired <-chan struct{}) (int, error) {
 			return 0, os.ErrDeadlineExceeded
 		}
 	}
-	h := streamMessage(data, s.StreamID(), uint32(n))
-	if !s.session.link.out.enqueue(&h, p[:n], expired) {
-		s.sendWindow.refund(n)
-		return 0, os.ErrDeadlineExceeded
-	}
-	return n, nil
 }
 
 // cause returns the error that a call on s reports for err. nil and io.EOF are returned unchanged.

@@ -8,10 +8,12 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
 
-// Pollable is a connection that can be read without blocking, and polled. Streams of a session over
+// Pollable is a connection that can be read without blocking, and polled. A write deadline interrupts its
+// WriteBuffers, which counts the bytes that were written before. Streams of a session over
 // one implement [transport.Poller]. At a time, one goroutine calls TryRead and one Wait.
 type Pollable interface {
 	transport.Stream
+	transport.Gatherer
 
 	// TryRead reads the bytes that have arrived, possibly 0, without blocking. Errors are those of
 	// Read, except that of a deadline.

@@ -24,8 +24,8 @@ const (
 )
 
 // writeQueue sends messages in order and complete. A writer writes its message to the connection
-// itself, if the connection accepts it at once and no other goroutine is writing; otherwise queued
-// messages are written together. After a failed write it discards all messages, and the session
+// itself, if the connection accepts it at once and no other goroutine is writing, or if it may block
+// (writeInPlace); otherwise queued messages are written together. After a failed write it discards all messages, and the session
 // ends when reading fails, for which it sets a deadline.
 type writeQueue struct {
 	conn    transport.Stream
@@ -37,13 +37,15 @@ type writeQueue struct {
 	pieces [][]byte // the argument of TryWrite
 	head   header   // of a message that is written from the memory of the caller
 
-	mu      sync.Mutex
-	buf     []byte        // queued messages
-	spare   []byte        // memory for the next buf
-	writing bool          // a goroutine writes, and will write the queue
-	closed  bool          // messages are discarded
-	space   chan struct{} // non-nil if a goroutine waits for space; closed when there is some
-	idle    chan struct{} // non-nil if a goroutine waits until all is written; closed then
+	mu        sync.Mutex
+	buf       []byte // queued messages
+	spare     []byte // memory for the next buf
+	inPlace   inPlaceWrite
+	limitTime time.Time     // of all writes of the connection; zero: none
+	writing   bool          // a goroutine writes, and will write the queue
+	closed    bool          // messages are discarded
+	space     chan struct{} // non-nil if a goroutine waits for space; closed when there is some
+	idle      chan struct{} // non-nil if a goroutine waits until all is written; closed then
 }
 
 func newWriteQueue(conn transport.Stream, quota transport.Quota) *writeQueue {
@@ -303,12 +305,28 @@ func (o *writeQueue) close() bool {
 // waitIdle releases while it blocks.
 func (o *writeQueue) waitIdle() {
 	for o.writing {
-		if o.idle == nil {
-			o.idle = make(chan struct{})
-		}
-		idle := o.idle
+		idle := o.whenIdle()
 		o.mu.Unlock()
 		<-idle
 		o.mu.Lock()
+	}
+}
+
+// whenIdle returns a channel that is closed when no goroutine writes. One must be writing. The caller
+// holds mu.
+func (o *writeQueue) whenIdle() <-chan struct{} {
+	if o.idle == nil {
+		o.idle = make(chan struct{})
+	}
+	return o.idle
+}
+
+// limit makes all writes of the connection fail after t.
+func (o *writeQueue) limit(t time.Time) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.limitTime = t
+	if !o.inPlace.interrupted {
+		_ = o.conn.SetWriteDeadline(t) // if that fails, so do later writes
 	}
 }
