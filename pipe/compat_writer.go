@@ -49,7 +49,7 @@ func (p *compat) tryWrite(*Message) (bool, error) { return false, nil }
 // m gets its number when it is started, and the operation then has it. If m is invalid, its
 // deadline has passed, ctx has ended, or the pipe accepts no more messages, send queues nothing and
 // returns an *Error and no operation.
-func (p *compat) send(ctx context.Context, m *Message) (uint64, *WriteOp, error) {
+func (p *compat) send(ctx context.Context, m *Message, _ bool) (uint64, *WriteOp, error) {
 	w := &p.writer
 	size, err := messageSize{}, p.Err()
 	if err == nil {

@@ -2,6 +2,8 @@ package pipe
 
 import (
 	"errors"
+	"math"
+	"net"
 	"os"
 	"runtime"
 	"slices"
@@ -10,14 +12,6 @@ import (
 
 // blockSize bounds the bytes of small messages that share one write.
 const blockSize = 64 << 10
-
-// block is a queue entry of the run loop: encoded messages that are written together, or the
-// remaining bytes of one message, part of which may be borrowed from the message's memory.
-type block struct {
-	data     []byte
-	borrowed *borrowedWrite // follows data; nil if all bytes are in data
-	share    budgetShare
-}
 
 // blockFor returns a block to which the caller appends n bytes: the last one in the queue if it
 // borrows no memory and has space for them, and otherwise a new one, which it adds to the queue.
@@ -41,28 +35,35 @@ func (o *nativeWriter) chargeBlock(b *block, s budgetShare) {
 	o.pipe.account.Add(s.own)
 }
 
-// run writes the queued blocks, one after the other, until the writer is stopped or the stream
-// fails. It runs on a goroutine of the pipe.
+// run writes the queued blocks in order until the writer is stopped or the stream fails. It runs on a
+// goroutine of the pipe.
 //
 // If the stream fails, run writes no further bytes, because a message is incomplete, and calls
-// streamFailed. It leaves the block in o.unfinished, and stopWriting releases it with the pipe's
-// error. If the writer has been stopped before, run releases the block itself, with the error of
+// streamFailed. It leaves the blocks in o.unfinished, and stopWriting releases them with the pipe's
+// error. If the writer has been stopped before, run releases the blocks itself, with the error of
 // the stop.
 func (o *nativeWriter) run() {
-	for b := o.next(); b != nil; b = o.next() {
-		err := o.writeBlock(b)
+	for blocks := o.next(); len(blocks) > 0; blocks = o.next() {
+		written, err := o.writeBlocks(blocks)
 		o.mu.Lock()
-		switch {
-		case err != nil && o.stopped == nil:
-			if b.borrowed != nil {
-				b.borrowed.state = opQueued // the run loop no longer uses it
-			}
-			o.unfinished = b
-		case err != nil:
-			o.blockDone(b, o.stopped)
-		default:
-			o.blockDone(b, nil)
+		for _, b := range blocks[:written] {
+			o.recycle(b, nil)
 		}
+		switch blocks = blocks[written:]; {
+		case err == nil:
+			o.blocksDone(nil)
+		case o.stopped != nil:
+			o.blocksDone(o.stopped, blocks...)
+		default:
+			for _, b := range blocks {
+				if b.borrowed != nil {
+					b.borrowed.state = opQueued // the run loop no longer uses it
+				}
+			}
+			o.unfinished = append(o.unfinished, blocks...)
+			o.writing = len(o.unfinished) > 0
+		}
+		clear(o.turn)
 		o.mu.Unlock()
 		if err != nil {
 			o.pipe.streamFailed("message", err)
@@ -71,28 +72,25 @@ func (o *nativeWriter) run() {
 	}
 }
 
-// next blocks until there is a block to write and returns it: o.unfinished or, if no other
-// goroutine is writing, the first block of the queue. It sets o.writing, which blockDone clears.
-// Once the writer is stopped it returns nil.
-func (o *nativeWriter) next() *block {
+// turnBytes bounds the bytes of blocks that are written by one call, except for one long block. The operations
+// of their messages end together.
+const turnBytes = 256 << 10
+
+// next blocks until there are blocks to write and returns them: those of o.unfinished or, if no other
+// goroutine is writing, the first ones of the queue: one if the stream does not gather, or is in shared
+// memory, where one call is not faster. It sets o.writing, which blocksDone clears. Once the writer is
+// stopped it returns none. The result is valid until the next call.
+func (o *nativeWriter) next() []*block {
 	for {
 		o.mu.Lock()
-		b, stopped := o.unfinished, o.stopped != nil
-		switch {
-		case stopped:
-			b = nil
-		case b != nil:
-			o.unfinished = nil
-		case !o.writing && o.blocks.Len() > 0:
-			o.writing = true
-			b = o.blocks.Pop()
-			if b.borrowed != nil {
-				b.borrowed.state = opStarted
-			}
+		stopped := o.stopped != nil
+		o.turn = o.turn[:0]
+		if !stopped && (len(o.unfinished) > 0 || !o.writing) {
+			o.takeTurn()
 		}
 		o.mu.Unlock()
-		if b != nil || stopped {
-			return b
+		if len(o.turn) > 0 || stopped {
+			return o.turn
 		}
 		select {
 		case <-o.wake:
@@ -104,46 +102,100 @@ func (o *nativeWriter) next() *block {
 	}
 }
 
-// writeBlock writes all bytes of b, also those that are borrowed from a message, and returns the
-// error of the stream. While it writes, borrowedWrite.cancelLocked may recall the borrowed memory
-// by a write deadline in the past. writeBlock then copies the remaining bytes, ends the operation
-// of that memory, removes the deadline and continues with the copy. The deadline may also have been
-// set for an earlier block; it is then only removed. It locks mu for this.
-func (o *nativeWriter) writeBlock(b *block) error {
-	data := b.data
-	var pieces [][]byte
-	if b.borrowed != nil {
-		pieces = b.borrowed.pieces
+// takeTurn moves blocks to o.turn, and sets o.writing if there are any. The caller holds mu.
+func (o *nativeWriter) takeTurn() {
+	o.turn = append(o.turn, o.unfinished...)
+	clear(o.unfinished)
+	o.unfinished = o.unfinished[:0]
+	size := 0
+	for _, b := range o.turn {
+		size += b.size()
 	}
-	for {
-		n, err := o.stream.Write(data)
-		data = data[n:]
-		for err == nil && len(pieces) > 0 {
-			n, err = o.stream.Write(pieces[0])
-			if pieces[0] = pieces[0][n:]; err == nil {
-				pieces = pieces[1:]
-			}
+	for o.blocks.Len() > 0 && (len(o.turn) == 0 || o.gatherer != nil && o.shared == nil) {
+		b := *o.blocks.At(0)
+		if size += b.size(); size > turnBytes && len(o.turn) > 0 {
+			break
 		}
-		if !errors.Is(err, os.ErrDeadlineExceeded) {
-			return err
+		if b.borrowed != nil {
+			b.borrowed.state = opStarted
+		}
+		o.turn = append(o.turn, o.blocks.Pop())
+	}
+	o.writing = len(o.turn) > 0
+}
+
+// writeBlocks writes blocks, also the bytes that are borrowed from messages. It returns the number of
+// blocks that were written completely: all if the stream does not fail, with whose error it returns
+// otherwise. While it writes, borrowedWrite.cancelLocked may recall the borrowed memory of a message by
+// a write deadline in the past. writeBlocks then copies the remaining bytes of that message, ends the
+// operation of its memory, removes the deadline and continues with the copy. The deadline may also
+// have been set for an earlier block; it is then only removed. It locks mu for this.
+func (o *nativeWriter) writeBlocks(blocks []*block) (written int, err error) {
+	for {
+		pieces := o.gathered[:0]
+		for _, b := range blocks[written:] {
+			pieces = b.appendPieces(pieces)
+		}
+		o.gathered = pieces
+		n, err := o.writePieces(pieces)
+		clear(o.gathered)
+		if err == nil {
+			return len(blocks), nil
 		}
 		o.mu.Lock()
-		_ = o.stream.SetWriteDeadline(time.Time{}) // Write returns the error of a broken stream
-		if b.borrowed != nil && b.borrowed.recalled {
-			data, pieces = appendAll(data, pieces), nil
-			b.borrowed.complete()
-			b.borrowed = nil
+		for written < len(blocks) && n >= blocks[written].size() {
+			n -= blocks[written].size()
+			written++
+		}
+		if !errors.Is(err, os.ErrDeadlineExceeded) {
+			o.mu.Unlock()
+			return written, err
+		}
+		_ = o.stream.SetWriteDeadline(time.Time{}) // a write returns the error of a broken stream
+		for _, b := range blocks[written:] {
+			b.skip(n)
+			n = 0
+			if b.borrowed != nil && b.borrowed.recalled {
+				b.data = appendAll(b.data, b.borrowed.pieces)
+				b.borrowed.complete()
+				b.borrowed = nil
+			}
+		}
+		for _, b := range blocks[:written] {
+			if b.borrowed != nil {
+				b.borrowed.complete()
+				b.borrowed = nil
+			}
 		}
 		o.mu.Unlock()
 	}
 }
 
-// blockDone releases b, a block that the caller has written or given up, and clears o.writing, so
-// that the next block can be taken. If b borrows memory of a message, the operation of that memory
-// ends with err. It wakes goroutines that wait until the writer is idle. The caller holds mu.
-func (o *nativeWriter) blockDone(b *block, err error) {
+// writePieces writes pieces in order, by one call if the stream gathers, and returns the number of
+// bytes written and the error of the stream. It may change the elements of pieces.
+func (o *nativeWriter) writePieces(pieces net.Buffers) (n int, err error) {
+	if o.gatherer != nil {
+		written, err := o.gatherer.WriteBuffers(&pieces)
+		return int(written), err
+	}
+	for _, p := range pieces {
+		k, err := o.stream.Write(p)
+		if n += k; err != nil {
+			return n, err
+		}
+	}
+	return n, nil
+}
+
+// blocksDone releases blocks that the caller has written or given up, and clears o.writing, so that the
+// next ones can be taken. If a block borrows memory of a message, the operation of that memory ends
+// with err. It wakes goroutines that wait until the writer is idle. The caller holds mu.
+func (o *nativeWriter) blocksDone(err error, blocks ...*block) {
 	o.writing = false
-	o.recycle(b, err)
+	for _, b := range blocks {
+		o.recycle(b, err)
+	}
+	clear(blocks)
 	o.signalIdle()
 }
 
@@ -163,14 +215,6 @@ func (o *nativeWriter) recycle(b *block, err error) {
 	}
 }
 
-// appendAll appends copies of all pieces to data and returns the extended slice.
-func appendAll(data []byte, pieces [][]byte) []byte {
-	for _, p := range pieces {
-		data = append(data, p...)
-	}
-	return data
-}
-
 // writeOrEnqueue writes or enqueues the descriptor and the inline parts of m, which o.frame
 // describes. forms has the compressed forms of m's parts, nil if there are none. share is m's share
 // of the budgets, which is released when all bytes are written. The caller holds mu, and must then
@@ -178,9 +222,9 @@ func appendAll(data []byte, pieces [][]byte) []byte {
 //
 // If o.direct() is false or forms is not nil, it copies all bytes to the queue and returns nil.
 // Otherwise it first writes straight from m's memory as much as the stream accepts without
-// blocking, unless other bytes are queued. Then it passes the remaining bytes and mayBorrow to
+// blocking, unless other bytes are queued. Then it passes the remaining bytes and borrowFrom to
 // enqueueRemaining, and returns the result of that.
-func (o *nativeWriter) writeOrEnqueue(m *Message, forms *compressedForms, mayBorrow bool, share budgetShare) *WriteOp {
+func (o *nativeWriter) writeOrEnqueue(m *Message, forms *compressedForms, borrowFrom int, share budgetShare) *WriteOp {
 	if forms != nil || !o.direct() {
 		o.encode(m, forms, share)
 		if o.zeroCopy() {
@@ -210,7 +254,7 @@ func (o *nativeWriter) writeOrEnqueue(m *Message, forms *compressedForms, mayBor
 			}
 		}
 	}
-	op := o.enqueueRemaining(m, remaining, mayBorrow && o.zeroCopy(), share)
+	op := o.enqueueRemaining(m, remaining, borrowFrom, share)
 	runtime.KeepAlive(m) // a Buffer's owner keeps its memory alive, its segments do not
 	clear(o.pieces)
 	o.head = kept(o.head)
@@ -221,9 +265,26 @@ func (o *nativeWriter) writeOrEnqueue(m *Message, forms *compressedForms, mayBor
 // shared memory, and Options.Checksum is not set.
 func (o *nativeWriter) zeroCopy() bool { return o.shared != nil && !o.pipe.context.opts.Checksum }
 
+// borrowFrom returns the size from which a piece of memory that cannot be sent at once is borrowed until
+// it is, and not copied. In shared memory only those are that are too many to copy. Over TCP Write
+// does not wait for the peer, so it borrows nothing.
+func (o *nativeWriter) borrowFrom(async bool) int {
+	switch {
+	case o.gatherer == nil || o.pipe.context.opts.Checksum:
+		return neverBorrow
+	case o.shared != nil:
+		return maxInlinePart + 1
+	case async:
+		return directBytes
+	}
+	return neverBorrow
+}
+
+// neverBorrow is longer than any piece.
+const neverBorrow = math.MaxInt
+
 // directBytes is the size from which the inline parts of a message are written straight from its
-// memory, if nothing is queued, to a stream that is not in shared memory. Smaller messages may share a
-// write, and more than maxDirectParts parts are copied in less time than the kernel gathers them.
+// memory, or borrowed, for a stream that is not in shared memory. Smaller messages may share a write, and more than maxDirectParts parts are copied in less time than the kernel gathers them.
 const (
 	directBytes    = 16 << 10
 	maxDirectParts = 64
@@ -238,7 +299,7 @@ func (o *nativeWriter) direct() bool {
 	case o.shared != nil:
 		return true
 	}
-	return !o.writing && o.blocks.Len() == 0 &&
+	return (o.gatherer != nil || !o.writing && o.blocks.Len() == 0) &&
 		o.frame.EncodedSize()-len(o.frame.Metadata) >= directBytes && // metadata is copied in any case
 		len(o.frame.Payloads)+len(o.frame.Tensors) <= maxDirectParts
 }
@@ -247,32 +308,17 @@ func (o *nativeWriter) direct() bool {
 // slow peer does not keep the writer spinning.
 const maxWritePolls = 128
 
-// skipBytes returns pieces without their first n bytes; there must be at least n. The result is a
-// part of the slice pieces and shares its bytes. If the cut is within a piece, skipBytes shortens
-// that element of pieces.
-func skipBytes(pieces [][]byte, n int) [][]byte {
-	for len(pieces) > 0 && n >= len(pieces[0]) {
-		n -= len(pieces[0])
-		pieces = pieces[1:]
-	}
-	if n > 0 {
-		pieces[0] = pieces[0][n:]
-	}
-	return pieces
-}
-
 // enqueueRemaining enqueues the bytes of remaining, pieces of m's frame and memory, for the
-// goroutine of run. If mayBorrow is true and a piece is large, the bytes of m's memory are not
-// copied, and the result is the operation that ends when this memory may be reused. Otherwise all
+// goroutine of run. If a piece has borrowFrom bytes or more, the bytes of m's memory are not copied, and the result is the operation that ends when this memory may be reused. Otherwise all
 // are copied, and the result is nil. share, m's share of the budgets, is released when the bytes
 // are written, or at once if remaining is empty. The caller holds mu.
-func (o *nativeWriter) enqueueRemaining(m *Message, remaining [][]byte, mayBorrow bool, share budgetShare) *WriteOp {
+func (o *nativeWriter) enqueueRemaining(m *Message, remaining [][]byte, borrowFrom int, share budgetShare) *WriteOp {
 	if len(remaining) == 0 {
 		o.budget.releaseShare(share)
 		return nil
 	}
 	defer o.signal()
-	if mayBorrow && slices.ContainsFunc(remaining, func(p []byte) bool { return len(p) > maxInlinePart }) {
+	if slices.ContainsFunc(remaining, func(p []byte) bool { return len(p) >= borrowFrom }) {
 		b := o.pipe.context.blocks.Get().(*block)
 		if len(remaining) == len(o.pieces) { // the first one is head, which the next message overwrites
 			b.data = append(b.data, remaining[0]...)
@@ -322,6 +368,9 @@ func (o *nativeWriter) writeQueued(more bool) {
 		if o.stopped != nil || o.writing || o.blocks.Len() == 0 {
 			return
 		}
+		if (*o.blocks.At(0)).borrowed != nil {
+			break
+		}
 		b := o.blocks.Pop()
 		o.writing = true
 		o.mu.Unlock()
@@ -330,10 +379,10 @@ func (o *nativeWriter) writeQueued(more bool) {
 		o.mu.Lock()
 		switch {
 		case err == nil && n == len(b.data), o.stopped != nil:
-			o.blockDone(b, o.stopped)
+			o.blocksDone(o.stopped, b)
 		default:
 			b.data = append(b.data[:0], b.data[n:]...)
-			o.unfinished = b // the run loop gets an error again
+			o.unfinished = append(o.unfinished, b) // the run loop gets an error again
 			o.signal()
 			return
 		}
@@ -365,7 +414,7 @@ func (p *nativePipe) tryWrite(m *Message) (taken bool, err error) {
 	o.count++
 	o.countCompressed(&size, nil)
 	o.traffic.add(size.data)
-	o.writeOrEnqueue(m, nil, false, o.settleCost(&size, nil))
+	o.writeOrEnqueue(m, nil, neverBorrow, o.settleCost(&size, nil))
 	o.writeQueued(m.More)
 	return true, nil
 }

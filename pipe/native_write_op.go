@@ -3,6 +3,7 @@ package pipe
 import (
 	"errors"
 	"fmt"
+	"net"
 	"time"
 
 	"github.com/tensorpipe-go/tensorpipe/channel"
@@ -225,7 +226,7 @@ func (op *nativeWriteOp) cancelLocked(cause error) {
 }
 
 // borrowedWrite is the operation of a message whose remaining bytes are written from its own
-// memory, because they are too many to copy. It is started while the run loop writes it. It is
+// memory, see borrowFrom. It is started while the run loop writes it. It is
 // guarded by mu of the sender.
 type borrowedWrite struct {
 	WriteOp
@@ -249,6 +250,65 @@ func (l *borrowedWrite) cancelLocked(error) {
 		l.block.data, l.block.borrowed = appendAll(l.block.data, l.pieces), nil
 		l.complete()
 	}
+}
+
+// block is a queue entry of the run loop: encoded messages that are written together, or the
+// remaining bytes of one message, part of which may be borrowed from the message's memory.
+type block struct {
+	data     []byte
+	borrowed *borrowedWrite // follows data; nil if all bytes are in data
+	share    budgetShare
+}
+
+// size returns the number of bytes of b.
+func (b *block) size() int {
+	n := len(b.data)
+	if b.borrowed != nil {
+		for _, p := range b.borrowed.pieces {
+			n += len(p)
+		}
+	}
+	return n
+}
+
+// appendPieces appends the bytes of b to pieces, without copying them.
+func (b *block) appendPieces(pieces net.Buffers) net.Buffers {
+	pieces = append(pieces, b.data)
+	if b.borrowed != nil {
+		pieces = append(pieces, b.borrowed.pieces...)
+	}
+	return pieces
+}
+
+// skip removes the first n bytes of b, which must have as many.
+func (b *block) skip(n int) {
+	k := min(n, len(b.data))
+	b.data = append(b.data[:0], b.data[k:]...)
+	if n > k {
+		b.borrowed.pieces = skipBytes(b.borrowed.pieces, n-k)
+	}
+}
+
+// appendAll appends copies of all pieces to data and returns the extended slice.
+func appendAll(data []byte, pieces [][]byte) []byte {
+	for _, p := range pieces {
+		data = append(data, p...)
+	}
+	return data
+}
+
+// skipBytes returns pieces without their first n bytes; there must be at least n. The result is a
+// part of the slice pieces and shares its bytes. If the cut is within a piece, skipBytes shortens
+// that element of pieces.
+func skipBytes(pieces [][]byte, n int) [][]byte {
+	for len(pieces) > 0 && n >= len(pieces[0]) {
+		n -= len(pieces[0])
+		pieces = pieces[1:]
+	}
+	if n > 0 {
+		pieces[0] = pieces[0][n:]
+	}
+	return pieces
 }
 
 // handleTargets acts on the peer's TARGETS frame c: it sends the tensors whose devices the receiver

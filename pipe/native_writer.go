@@ -22,13 +22,18 @@ import (
 // have ended.
 type nativeWriter struct {
 	*sender
-	pipe   *nativePipe
-	stream transport.Stream
-	reads  transport.Poller         // stream, if it can be polled; otherwise nil
-	shared transport.WritePoller    // stream, if it is in shared memory; otherwise nil
-	window transport.WindowedStream // stream, if it has a window; otherwise nil
+	pipe     *nativePipe
+	stream   transport.Stream
+	reads    transport.Poller         // stream, if it can be polled; otherwise nil
+	shared   transport.WritePoller    // stream, if it is in shared memory; otherwise nil
+	window   transport.WindowedStream // stream, if it has a window; otherwise nil
+	gatherer transport.Gatherer       // stream, if it gathers; otherwise nil
 
 	batching atomic.Bool // the run loop is to yield before it writes, so that more messages share a write
+
+	// Of the run loop.
+	turn     []*block // those that it writes
+	gathered [][]byte // their bytes
 
 	// Guarded by mu of the sender.
 	frame      native.Message // the descriptor of the message being encoded
@@ -36,7 +41,7 @@ type nativeWriter struct {
 	answered   uint64         // number of messages received before the last one of these
 	blocks     fifo.Queue[*block]
 	writing    bool                      // a block has been taken from blocks and is not written yet
-	unfinished *block                    // a block that was not written completely; comes before blocks
+	unfinished []*block                  // blocks that were not written completely; come before blocks
 	ops        map[uint64]*nativeWriteOp // messages with transfers that have not ended
 
 	directBuf [1][]byte // arguments of TryWrite for a block
@@ -58,9 +63,10 @@ func (o *nativeWriter) attach(s transport.Stream) {
 	o.reads, _ = s.(transport.Poller)
 	o.shared, _ = s.(transport.WritePoller)
 	o.window, _ = s.(transport.WindowedStream)
+	o.gatherer, _ = s.(transport.Gatherer)
 }
 
-func (p *nativePipe) send(ctx context.Context, m *Message) (number uint64, op *WriteOp, err error) {
+func (p *nativePipe) send(ctx context.Context, m *Message, async bool) (number uint64, op *WriteOp, err error) {
 	o := &p.out
 	size, err := o.check(m)
 	if err != nil {
@@ -85,7 +91,7 @@ func (p *nativePipe) send(ctx context.Context, m *Message) (number uint64, op *W
 		o.budget.release(cost)
 		return 0, nil, o.rejection
 	}
-	number, op = o.start(m, &size, forms)
+	number, op = o.start(m, &size, forms, o.borrowFrom(async))
 	o.writeQueued(m.More)
 	return number, op, nil
 }
@@ -117,7 +123,7 @@ func (o *nativeWriter) check(m *Message) (messageSize, error) {
 // number of m and an operation that ends when m's memory may be reused, or nil if that is so
 // already. The caller has acquired o.cost(size) bytes of the budgets; start takes these bytes and
 // forms. The caller holds mu.
-func (o *nativeWriter) start(m *Message, size *messageSize, forms *compressedForms) (uint64, *WriteOp) {
+func (o *nativeWriter) start(m *Message, size *messageSize, forms *compressedForms, borrowFrom int) (uint64, *WriteOp) {
 	number := o.count
 	o.count++
 	large := o.describe(m, size, forms)
@@ -127,7 +133,7 @@ func (o *nativeWriter) start(m *Message, size *messageSize, forms *compressedFor
 	defer o.frame.Reset()
 	if large == 0 {
 		o.traffic.add(size.data)
-		op := o.writeOrEnqueue(m, forms, true, share)
+		op := o.writeOrEnqueue(m, forms, borrowFrom, share)
 		if op != nil {
 			op.number = number
 		}
@@ -161,7 +167,7 @@ func (o *nativeWriter) start(m *Message, size *messageSize, forms *compressedFor
 	o.ops[number] = op
 	share, op.share = share.split(o.frame.EncodedSize())
 	op.start()
-	o.writeOrEnqueue(m, forms, false, share)
+	o.writeOrEnqueue(m, forms, neverBorrow, share)
 	if o.reads != nil && slices.ContainsFunc(op.parts, func(p writePart) bool { return !p.eager }) {
 		o.reads.ExpectOthers() // the peer asks for the part on the control stream
 	}
@@ -335,9 +341,9 @@ func (p *nativePipe) stopWriting(err error) {
 	if !o.halt(err) {
 		return
 	}
-	if o.unfinished != nil {
-		o.recycle(o.unfinished, err)
-		o.unfinished, o.writing = nil, false
+	if len(o.unfinished) > 0 {
+		o.blocksDone(err, o.unfinished...)
+		o.unfinished = nil
 	}
 	for o.blocks.Len() > 0 {
 		o.recycle(o.blocks.Pop(), err)

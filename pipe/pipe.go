@@ -136,8 +136,9 @@ type engine interface {
 
 	// send checks m, waits until the budgets admit it, and sends or queues it. The returned
 	// operation ends when m's memory may be reused; it is nil if that is so already. number counts
-	// the messages of this direction, from 0; if op is not nil op.number has it later.
-	send(ctx context.Context, m *Message) (number uint64, op *WriteOp, err error)
+	// the messages of this direction, from 0; if op is not nil op.number has it later. async is
+	// set for WriteAsync, whose operation may wait for the peer where Write copies.
+	send(ctx context.Context, m *Message, async bool) (number uint64, op *WriteOp, err error)
 
 	// open opens the streams and channels of the pipe on the connections of s.
 	open(ctx context.Context, s *spec) error

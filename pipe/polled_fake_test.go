@@ -2,6 +2,7 @@ package pipe_test
 
 import (
 	"context"
+	"net"
 	"os"
 	"sync"
 	"testing"
@@ -188,7 +189,10 @@ func (s *polledSession) Close() error {
 	return err
 }
 
-var _ transport.WritePoller = (*polledStream)(nil)
+var (
+	_ transport.WritePoller = (*polledStream)(nil)
+	_ transport.Gatherer    = (*polledStream)(nil)
+)
 
 // polledStream makes a stream pollable: a goroutine reads ahead from it.
 type polledStream struct {
@@ -275,6 +279,19 @@ func (s *polledStream) Write(p []byte) (int, error) {
 		return 0, err
 	}
 	return s.Stream.Write(p)
+}
+
+// WriteBuffers writes pieces in order, like Write.
+func (s *polledStream) WriteBuffers(pieces *net.Buffers) (written int64, err error) {
+	for err == nil && len(*pieces) > 0 {
+		var n int
+		n, err = s.Write((*pieces)[0])
+		written += int64(n)
+		if (*pieces)[0] = (*pieces)[0][n:]; err == nil {
+			*pieces = (*pieces)[1:]
+		}
+	}
+	return written, err
 }
 
 func (s *polledStream) blocked() bool { return s.messages && s.throttle.blocked && !s.closed }
