@@ -314,11 +314,13 @@ func (p *Pipe) writeConfirmed(ctx context.Context, m *Message) error {
 
 // WriteAsync enqueues m as Write does, but returns before m has been sent. The result is never nil;
 // it is done when the memory of m may be reused, or with the error of the write. Until then m and
-// its memory belong to the pipe. Over plain TCP, on Linux, inline parts of 16 KiB or more are not copied if they cannot
-// be sent at once: the operation then lasts until the peer has read enough to make room for them, and for up to
-// 256 KiB of messages that follow them. Messages are sent in the order of the calls. WriteAsync blocks
+// its memory belong to the pipe. Messages are sent in the order of the calls. WriteAsync blocks
 // while the limits on bytes in flight are exceeded. ctx has the effect that it has on Write, also
 // after WriteAsync has returned.
+//
+// Over plain TCP, on Linux, inline parts of 16 KiB or more are not copied if they cannot be sent at
+// once: the operation then lasts until the peer has read enough to make room for them, and for up to
+// 256 KiB of messages that follow them.
 func (p *Pipe) WriteAsync(ctx context.Context, m *Message) *WriteOp {
 	if e := p.events; e != nil && e.MessageWritten != nil {
 		info := p.beginWritten(m)

@@ -72,8 +72,8 @@ func (o *nativeWriter) run() {
 	}
 }
 
-// turnBytes bounds the bytes of blocks that are written by one call, except for one long block. The operations
-// of their messages end together.
+// turnBytes bounds the bytes of blocks that are written by one call, except for one long block. The
+// operations of their messages end together.
 const turnBytes = 256 << 10
 
 // next blocks until there are blocks to write and returns them: those of o.unfinished or, if no other
@@ -145,6 +145,7 @@ func (o *nativeWriter) writeBlocks(blocks []*block) (written int, err error) {
 		o.mu.Lock()
 		for written < len(blocks) && n >= blocks[written].size() {
 			n -= blocks[written].size()
+			blocks[written].endBorrow(nil)
 			written++
 		}
 		if !errors.Is(err, os.ErrDeadlineExceeded) {
@@ -156,15 +157,7 @@ func (o *nativeWriter) writeBlocks(blocks []*block) (written int, err error) {
 			b.skip(n)
 			n = 0
 			if b.borrowed != nil && b.borrowed.recalled {
-				b.data = appendAll(b.data, b.borrowed.pieces)
-				b.borrowed.complete()
-				b.borrowed = nil
-			}
-		}
-		for _, b := range blocks[:written] {
-			if b.borrowed != nil {
-				b.borrowed.complete()
-				b.borrowed = nil
+				b.copyBorrowed()
 			}
 		}
 		o.mu.Unlock()
@@ -195,7 +188,6 @@ func (o *nativeWriter) blocksDone(err error, blocks ...*block) {
 	for _, b := range blocks {
 		o.recycle(b, err)
 	}
-	clear(blocks)
 	o.signalIdle()
 }
 
@@ -203,10 +195,7 @@ func (o *nativeWriter) blocksDone(err error, blocks ...*block) {
 // of blocks unless it is large. If b borrows memory of a message, the operation of that memory ends
 // with err, nil for success. The caller holds mu.
 func (o *nativeWriter) recycle(b *block, err error) {
-	if b.borrowed != nil {
-		b.borrowed.err = err
-		b.borrowed.complete()
-	}
+	b.endBorrow(err)
 	o.budget.releaseShare(b.share)
 	o.pipe.account.Release(b.share.own)
 	if cap(b.data) <= 2*blockSize {
@@ -309,8 +298,9 @@ func (o *nativeWriter) direct() bool {
 const maxWritePolls = 128
 
 // enqueueRemaining enqueues the bytes of remaining, pieces of m's frame and memory, for the
-// goroutine of run. If a piece has borrowFrom bytes or more, the bytes of m's memory are not copied, and the result is the operation that ends when this memory may be reused. Otherwise all
-// are copied, and the result is nil. share, m's share of the budgets, is released when the bytes
+// goroutine of run. If a piece has borrowFrom bytes or more, the bytes of m's memory are not copied, and
+// the result is the operation that ends when this memory may be reused. Otherwise all are copied, and
+// the result is nil. share, m's share of the budgets, is released when the bytes
 // are written, or at once if remaining is empty. The caller holds mu.
 func (o *nativeWriter) enqueueRemaining(m *Message, remaining [][]byte, borrowFrom int, share budgetShare) *WriteOp {
 	if len(remaining) == 0 {

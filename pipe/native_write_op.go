@@ -226,8 +226,8 @@ func (op *nativeWriteOp) cancelLocked(cause error) {
 }
 
 // borrowedWrite is the operation of a message whose remaining bytes are written from its own
-// memory, see borrowFrom. It is started while the run loop writes it. It is
-// guarded by mu of the sender.
+// memory, see borrowFrom. It is started while the run loop writes it. It is guarded by mu of the
+// sender.
 type borrowedWrite struct {
 	WriteOp
 	out      *nativeWriter
@@ -247,8 +247,7 @@ func (l *borrowedWrite) cancelLocked(error) {
 		l.recalled = true
 		_ = l.out.stream.SetWriteDeadline(time.Unix(1, 0)) // if that fails, so does Write
 	default:
-		l.block.data, l.block.borrowed = appendAll(l.block.data, l.pieces), nil
-		l.complete()
+		l.block.copyBorrowed()
 	}
 }
 
@@ -286,6 +285,22 @@ func (b *block) skip(n int) {
 	b.data = append(b.data[:0], b.data[k:]...)
 	if n > k {
 		b.borrowed.pieces = skipBytes(b.borrowed.pieces, n-k)
+	}
+}
+
+// copyBorrowed copies the bytes that b borrows, and ends their operation. The caller holds mu of the sender.
+func (b *block) copyBorrowed() {
+	b.data = appendAll(b.data, b.borrowed.pieces)
+	b.endBorrow(nil)
+}
+
+// endBorrow ends the operation of the bytes that b borrows, if there are any, with err; b then has none.
+// The caller holds mu of the sender.
+func (b *block) endBorrow(err error) {
+	if b.borrowed != nil {
+		b.borrowed.err = err
+		b.borrowed.complete()
+		b.borrowed = nil
 	}
 }
 

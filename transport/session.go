@@ -37,11 +37,11 @@ type Gatherer interface {
 	WriteBuffers(pieces *net.Buffers) (int64, error)
 }
 
-// BodyReader is implemented by Streams that carry long bodies. ReadBody does what Read does for a caller
-// that goes on until p is full: it may wait until more bytes have arrived, so that the caller
-// is woken less often. If the stream ends before, it returns the bytes that have arrived.
-type BodyReader interface {
-	ReadBody(p []byte) (int, error)
+// BulkReader is implemented by Streams whose reader can be woken less often where it needs many bytes.
+// ReadBulk is like Read for a caller that goes on until p is full: it may wait until more than one
+// byte has arrived. If the stream ends before, it returns the bytes that have arrived.
+type BulkReader interface {
+	ReadBulk(p []byte) (int, error)
 }
 
 // Multiplexer is implemented by Conns that can become a session of many streams, or a stream without

@@ -15,8 +15,9 @@ import (
 
 // Stream makes the connection a stream of bytes, from the next byte on in both directions, and
 // returns it. The stream first returns the bytes that the connection has read ahead. It also
-// implements [transport.Gatherer] and [transport.BodyReader]. Closing the stream closes the connection, and the reverse. The
-// error is ErrClosed, or ErrHandedOver if the connection is already a stream or a session.
+// implements [transport.Gatherer] and [transport.BulkReader]. Closing the stream closes the
+// connection, and the reverse. The error is ErrClosed, or ErrHandedOver if the connection is already a
+// stream or a session.
 func (c *conn) Stream() (transport.Stream, error) {
 	socket, err := wait.NewStreamReader(c.tcp)
 	if err != nil {
@@ -35,14 +36,14 @@ type rawStream struct {
 	socket *wait.StreamReader
 }
 
-var _ transport.BodyReader = (*rawStream)(nil)
+var _ transport.BulkReader = (*rawStream)(nil)
 
-// ReadBody implements [transport.BodyReader].
-func (s *rawStream) ReadBody(p []byte) (int, error) {
+// ReadBulk implements [transport.BulkReader].
+func (s *rawStream) ReadBulk(p []byte) (int, error) {
 	if s.conn.closed.Load() {
 		return 0, transport.ErrClosed
 	}
-	n, err := s.bufferedReader.read(p, s.socket.ReadBody)
+	n, err := s.bufferedReader.read(p, s.socket.ReadBulk)
 	failpoint.Here()
 	return n, s.conn.readError(err)
 }

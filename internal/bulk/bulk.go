@@ -199,7 +199,7 @@ func (m *Mover) serve() {
 	}
 	m.lifecycle.Go(func() { m.fail(w.run()) })
 	r := &reader{m: m, src: bufio.NewReaderSize(stream, readAhead)}
-	r.body, _ = stream.(transport.BodyReader)
+	r.stream, _ = stream.(transport.BulkReader)
 	m.fail(r.run())
 }
 

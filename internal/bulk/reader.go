@@ -23,7 +23,7 @@ const readAhead = 512
 type reader struct {
 	m        *Mover
 	src      *bufio.Reader
-	body     transport.BodyReader // what src reads from; nil: not one
+	stream   transport.BulkReader // what src reads from; nil if that is none
 	segments [][]byte
 	timer    *time.Timer // of awaitPlace
 	sum      uint32      // CRC32C of the chunk up to here
@@ -157,8 +157,8 @@ func (r *reader) readFull(p []byte, sum bool) (n int, err error) {
 	for n < len(p) && err == nil {
 		var k int
 		failpoint.Here()
-		if r.body != nil && r.src.Buffered() == 0 && len(p)-n > readAhead {
-			k, err = r.body.ReadBody(p[n:])
+		if r.stream != nil && r.src.Buffered() == 0 && len(p)-n > readAhead {
+			k, err = r.stream.ReadBulk(p[n:])
 		} else {
 			k, err = r.src.Read(p[n:])
 		}

@@ -26,14 +26,14 @@ func (s *polledStream) WriteBuffers(pieces *net.Buffers) (written int64, err err
 	for _, p := range *pieces {
 		left += len(p)
 	}
-	for left > 0 && err == nil {
+	for left > 0 {
 		var n int
 		if n, err = s.claim(min(left, maxBody), s.writeDeadline.Done()); err != nil {
 			break
 		}
 		body := s.gather(*pieces, 0, n)
 		h := streamMessage(data, s.StreamID(), uint32(n))
-		ok := s.link.out.writeInPlace(&h, body, &s.writeDeadline)
+		ok := s.link.out.writeInPlace(s.link.watch.conn, &h, body, &s.writeDeadline)
 		clear(body)
 		if !ok {
 			s.sendWindow.refund(n)
@@ -69,12 +69,12 @@ type inPlaceWrite struct {
 	interrupted bool               // the deadline of the connection was set for it
 }
 
-// writeInPlace writes the message of h and the pieces of body from their memory, after all others, and
-// blocks until the connection has accepted it; then it writes what others have queued meanwhile as
-// far as that does not block. If d passes before the connection has accepted a byte, it returns
-// false. If d passes later, a goroutine writes the rest from a copy. If the queue is closed
-// it discards the message and returns true. The connection must be a Pollable.
-func (o *writeQueue) writeInPlace(h *header, body [][]byte, d *deadline.Deadline) bool {
+// writeInPlace writes the message of h and the pieces of body to conn, the connection, from their memory,
+// after all others, and blocks until it has accepted them; then it writes messages that others have
+// queued meanwhile as far as that does not block. If d passes before the connection has accepted a
+// byte, it returns false. If d passes later, a goroutine writes the rest from a copy. If the queue is
+// closed it discards the message and returns true.
+func (o *writeQueue) writeInPlace(conn transport.Gatherer, h *header, body [][]byte, d *deadline.Deadline) bool {
 	expired := d.Done()
 	o.mu.Lock()
 	for o.writing {
@@ -97,7 +97,7 @@ func (o *writeQueue) writeInPlace(h *header, body [][]byte, d *deadline.Deadline
 	o.head = *h
 	o.pieces = append(append(o.pieces[:0], o.head[:]), body...)
 	pieces := net.Buffers(o.pieces)
-	n, err := o.conn.(transport.Gatherer).WriteBuffers(&pieces)
+	n, err := conn.WriteBuffers(&pieces)
 	interrupted := o.endInPlace() && errors.Is(err, os.ErrDeadlineExceeded)
 	var rest []byte
 	if interrupted && n > 0 {

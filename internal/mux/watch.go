@@ -8,9 +8,9 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/transport"
 )
 
-// Pollable is a connection that can be read without blocking, and polled. A write deadline interrupts its
-// WriteBuffers, which counts the bytes that were written before. Streams of a session over
-// one implement [transport.Poller]. At a time, one goroutine calls TryRead and one Wait.
+// Pollable is a connection that can be read without blocking, and polled. Streams of a session over one
+// implement [transport.Poller] and [transport.Gatherer]. At a time, one goroutine calls TryRead and one
+// Wait. A write deadline interrupts WriteBuffers, which counts the bytes that were written before.
 type Pollable interface {
 	transport.Stream
 	transport.Gatherer

@@ -25,8 +25,8 @@ const (
 
 // writeQueue sends messages in order and complete. A writer writes its message to the connection
 // itself, if the connection accepts it at once and no other goroutine is writing, or if it may block
-// (writeInPlace); otherwise queued messages are written together. After a failed write it discards all messages, and the session
-// ends when reading fails, for which it sets a deadline.
+// (writeInPlace); otherwise queued messages are written together. After a failed write it discards all
+// messages, and the session ends when reading fails, for which it sets a deadline.
 type writeQueue struct {
 	conn    transport.Stream
 	quota   transport.Quota       // charged for queued bytes; nil: none

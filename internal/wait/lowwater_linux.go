@@ -14,14 +14,12 @@ const quietBytes = 64 << 10
 // polls it without blocking: a thread wakes, finds nothing to do, and has taken a processor from
 // another one for 10 µs. So the number is high at such times, and low while a goroutine blocks.
 // When it becomes lower the kernel checks again, so no arrival is missed. Read(2) is not affected, but poll(2)
-// and epoll are, so no other code may wait for the socket.
+// and epoll are, so no other code may wait for the socket. The zero value is that of a new socket, one byte.
 type lowWater struct{ bytes int }
-
-func newLowWater() lowWater { return lowWater{1} }
 
 // set changes the number of bytes of the socket fd to n.
 func (l *lowWater) set(fd uintptr, n int) {
-	if n != l.bytes && unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVLOWAT, n) == nil {
+	if n != max(l.bytes, 1) && unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVLOWAT, n) == nil {
 		l.bytes = n
 	}
 }

@@ -3,6 +3,7 @@ package wait
 import (
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"runtime"
 	"syscall"
@@ -10,6 +11,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"github.com/tensorpipe-go/tensorpipe/internal/testutil/testwait"
 )
@@ -80,7 +82,7 @@ func TestTwoSocketsSpin(t *testing.T) {
 	require.False(t, one.spinner.otherHasInput(), "no other has input")
 }
 
-// While bytes arrive slowly, each arrival ends a ReadBody that has blocked. The time that it blocks
+// While bytes arrive slowly, each arrival ends a ReadBulk that has blocked. The time that it blocks
 // determines whether they do.
 func TestSlowBody(t *testing.T) {
 	near, far := sockets(t)
@@ -88,8 +90,8 @@ func TestSlowBody(t *testing.T) {
 	require.NoError(t, err)
 	r.slow = true
 	for range 3 {
-		done := testwait.StartBlocked(t, "ReadBody", func() error {
-			_, err := r.ReadBody(make([]byte, 2*quietBytes))
+		done := testwait.StartBlocked(t, "ReadBulk", func() error {
+			_, err := r.ReadBulk(make([]byte, 2*quietBytes))
 			return err
 		})
 		timer := time.NewTimer(2 * slowArrival)
@@ -149,5 +151,38 @@ func TestPollerKeepsReset(t *testing.T) {
 				require.ErrorIs(t, err, syscall.ECONNRESET)
 			})
 		}
+	}
+}
+
+// A thread is woken for one byte where one is enough, and only for more where a body needs more.
+func TestBodyWaitsForMore(t *testing.T) {
+	near, far := sockets(t)
+	r, err := NewStreamReader(near)
+	require.NoError(t, err)
+	for _, c := range []struct {
+		method string
+		read   func([]byte) (int, error)
+		size   int
+		wakes  int // from how many bytes on
+	}{
+		{"Read", r.Read, 10 * quietBytes, 1}, {"ReadBulk", r.ReadBulk, 10 * quietBytes, quietBytes},
+		{"ReadBulk", r.ReadBulk, 100, 100}, {"Read", r.Read, 100, 1},
+	} {
+		r.slow = false
+		done := testwait.StartBlocked(t, c.method, func() int {
+			n, _ := c.read(make([]byte, c.size))
+			return n
+		})
+		require.NoError(t, r.raw.Control(func(fd uintptr) {
+			n, err := unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVLOWAT)
+			require.NoError(t, err)
+			require.Equal(t, c.wakes, max(n, 1), "0 means 1")
+		}))
+		_, err := far.Write(make([]byte, c.wakes))
+		require.NoError(t, err)
+		n := testwait.Finish(t, done)
+		require.Positive(t, n)
+		_, err = io.ReadFull(r, make([]byte, c.wakes-n)) // it may return early
+		require.NoError(t, err)
 	}
 }

@@ -21,8 +21,8 @@ func NewStreamReader(s Socket) (*StreamReader, error) { return &StreamReader{s},
 // Read calls the Read of the socket with p and returns its results.
 func (r *StreamReader) Read(p []byte) (int, error) { return r.socket.Read(p) }
 
-// ReadBody does what Read does.
-func (r *StreamReader) ReadBody(p []byte) (int, error) { return r.socket.Read(p) }
+// ReadBulk does what Read does.
+func (r *StreamReader) ReadBulk(p []byte) (int, error) { return r.socket.Read(p) }
 
 // Writer writes to a socket without blocking. On this system TryWrite writes nothing.
 type Writer struct{}

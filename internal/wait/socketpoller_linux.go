@@ -57,7 +57,7 @@ func NewSocketPoller(s Socket, c Config) (*SocketPoller, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &SocketPoller{socket: s, raw: raw, low: newLowWater()}
+	p := &SocketPoller{socket: s, raw: raw}
 	p.registration.arbiter = &process
 	if err := raw.Control(func(fd uintptr) { p.registration.fd.Store(int32(fd)) }); err != nil {
 		return nil, readFailure(s, cause(err))

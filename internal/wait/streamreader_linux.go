@@ -36,7 +36,7 @@ func NewStreamReader(s Socket) (*StreamReader, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &StreamReader{socket: s, raw: raw, low: newLowWater()}
+	r := &StreamReader{socket: s, raw: raw}
 	r.attempt = r.attemptRead
 	return r, nil
 }
@@ -44,9 +44,9 @@ func NewStreamReader(s Socket) (*StreamReader, error) {
 // Read is like the Read of the socket, and returns the same errors.
 func (r *StreamReader) Read(p []byte) (int, error) { return r.read(p, false) }
 
-// ReadBody does what Read does, for a caller that goes on until p is full. It may wait until 64 KiB
+// ReadBulk does what Read does, for a caller that goes on until p is full. It may wait until 64 KiB
 // have arrived, so that the caller is woken less often.
-func (r *StreamReader) ReadBody(p []byte) (int, error) { return r.read(p, true) }
+func (r *StreamReader) ReadBulk(p []byte) (int, error) { return r.read(p, true) }
 
 func (r *StreamReader) read(p []byte, body bool) (int, error) {
 	if len(p) == 0 {

@@ -24,11 +24,11 @@ func streamReader(t *testing.T) (r *wait.StreamReader, near, far *net.TCPConn) {
 	return r, near, far
 }
 
-// startBody starts a ReadBody of a long body, which blocks.
+// startBody starts a ReadBulk of a long body, which blocks.
 func startBody(t *testing.T, r *wait.StreamReader) <-chan error {
 	t.Helper()
-	return testwait.StartBlocked(t, "ReadBody", func() error {
-		_, err := r.ReadBody(make([]byte, longBody))
+	return testwait.StartBlocked(t, "ReadBulk", func() error {
+		_, err := r.ReadBulk(make([]byte, longBody))
 		return err
 	})
 }
@@ -44,7 +44,7 @@ func readSome(t *testing.T, read func([]byte) (int, error), n int) {
 }
 
 // Bodies and short reads in turn all end, also if no more bytes follow.
-func TestReadBody(t *testing.T) {
+func TestReadBulk(t *testing.T) {
 	r, _, far := streamReader(t)
 	for _, n := range []int{1, longBody, 2, 100_000, 1, longBody + 1, 3 * longBody, 1} {
 		for range 3 {
@@ -52,7 +52,7 @@ func TestReadBody(t *testing.T) {
 				_, err := far.Write(make([]byte, n+1))
 				return err
 			})
-			readSome(t, r.ReadBody, n)
+			readSome(t, r.ReadBulk, n)
 			readSome(t, r.Read, 1)
 			require.NoError(t, testwait.Finish(t, sent))
 		}
@@ -67,7 +67,7 @@ func TestReadBody(t *testing.T) {
 }
 
 // A body of which only a part comes is read up to there, when the stream ends or a deadline passes.
-func TestReadBodyEnds(t *testing.T) {
+func TestReadBulkEnds(t *testing.T) {
 	r, near, far := streamReader(t)
 	done := startBody(t, r)
 	_, err := far.Write(make([]byte, 100))
@@ -82,9 +82,9 @@ func TestReadBodyEnds(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, far.CloseWrite())
 	require.NoError(t, testwait.Finish(t, done))
-	_, err = r.ReadBody(make([]byte, longBody))
+	_, err = r.ReadBulk(make([]byte, longBody))
 	require.Equal(t, io.EOF, err)
 	require.NoError(t, near.Close())
-	_, err = r.ReadBody(make([]byte, longBody))
+	_, err = r.ReadBulk(make([]byte, longBody))
 	require.ErrorIs(t, err, net.ErrClosed)
 }
