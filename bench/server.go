@@ -4,22 +4,27 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
+	"github.com/tensorpipe-go/tensorpipe/channel/basic"
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 	"github.com/tensorpipe-go/tensorpipe/shm"
 )
 
-// Sizes up to which the native dialect sends a tensor inline: over TCP, and through shared memory.
+// Sizes up to which the native dialect sends a tensor inline: over TCP, and through shared memory; and eagerly
+// over TCP.
 const (
 	inlineBytes = 64 << 10
 	ringBytes   = 1 << 20
+	eagerBytes  = 4 << 20
 )
 
 // server serves the batches of one pipe, on one goroutine.
 type server struct {
 	pipe        *pipe.Pipe
+	eager       bool // tensors may be eager
 	pool        *memoryPool
 	memory      memory // during a batch
 	replies     []*pipe.Message
@@ -27,11 +32,11 @@ type server struct {
 	reads       []int64 // when the messages of a timed batch had been read, by the wall clock
 }
 
-// serve runs the batches that the client of p announces, in memory from pool. When the client has
-// closed p, serve closes this end and returns the result of p.Close. If serve returns another error,
+// serve runs the batches that the client of p announces, in memory from pool. eager is true if tensors may be eager.
+// When the client has closed p, serve closes this end and returns the result of p.Close. If serve returns another error,
 // the caller must abort p.
-func serve(p *pipe.Pipe, pool *memoryPool) error {
-	s := &server{pipe: p, pool: pool}
+func serve(p *pipe.Pipe, eager bool, pool *memoryPool) error {
+	s := &server{pipe: p, eager: eager, pool: pool}
 	for {
 		text, err := receiveControl(p)
 		if errors.Is(err, pipe.ErrPeerClosed) {
@@ -139,8 +144,8 @@ func readMessage(in *pipe.Incoming, allocation pipe.Allocation) error {
 	return err
 }
 
-// readsInTurn reports whether the server reads the messages of this batch one after the other: they
-// are so small that their bytes do not wait until it has supplied memory.
+// readsInTurn reports whether the server reads the messages of this batch one after the other: their
+// bytes do not wait until it has supplied memory, because they are inline or eager.
 func (s *server) readsInTurn(c batchCommand) bool {
 	_, host := s.memory.(*arena)
 	switch plan := s.pipe.Plan(); {
@@ -149,7 +154,8 @@ func (s *server) readsInTurn(c batchCommand) bool {
 	case plan.Dialect == pipe.DialectNative && plan.Transport == shm.Name:
 		return c.size <= ringBytes
 	case plan.Dialect == pipe.DialectNative:
-		return c.size <= inlineBytes
+		basicOnly := !slices.ContainsFunc(plan.Channels, func(c pipe.PlannedChannel) bool { return c.Channel != basic.Name })
+		return c.size <= inlineBytes || c.named && c.size <= eagerBytes && s.eager && basicOnly
 	}
 	return c.size == 0 || c.named && c.size <= inlineBytes
 }
@@ -209,6 +215,7 @@ type pipeServer struct {
 	failed   chan error // receives the first error of a pipe
 	serving  sync.WaitGroup
 	memory   memoryPool
+	eager    bool // of the pipes: see server
 
 	closeKind func() error // closes the device kind of the memory
 }
@@ -223,7 +230,7 @@ func listen(ctx context.Context, s Spec, from Catalog, trace *Trace) (*pipeServe
 		return nil, err
 	}
 	opts.Events = trace.of("server")
-	l := &pipeServer{failed: make(chan error, 1), closeKind: sync.OnceValue(func() error { return closeGPUs(kind) })}
+	l := &pipeServer{failed: make(chan error, 1), eager: !s.NoEager, closeKind: sync.OnceValue(func() error { return closeGPUs(kind) })}
 	l.memory.fresh = func() (memory, error) { return newMemory(s, kind, true) }
 	if l.context, err = pipe.New(opts); err != nil {
 		return nil, errors.Join(err, l.closeKind())
@@ -257,7 +264,7 @@ func (s *pipeServer) accept(ctx context.Context) {
 			return
 		}
 		s.serving.Go(func() {
-			if err := serve(p, &s.memory); err != nil {
+			if err := serve(p, s.eager, &s.memory); err != nil {
 				p.Abort(err)
 				select {
 				case s.failed <- err:

@@ -287,8 +287,7 @@ func (p *nativePipe) onBulk(n int) bool {
 	return ok
 }
 
-// markEager marks the parts of o.frame, which describes m, that are sent eagerly, and reserves their
-// credit. The caller holds mu.
+// markEager marks the parts of o.frame, which describes m, that are sent eagerly. The caller holds mu.
 func (o *nativeWriter) markEager(m *Message) {
 	mover := o.pipe.mover
 	if !o.pipe.eager {
@@ -297,11 +296,11 @@ func (o *nativeWriter) markEager(m *Message) {
 	for i := range o.frame.Payloads {
 		part := &o.frame.Payloads[i]
 		n := part.WireLength()
-		part.Eager = !part.Inline && n >= native.MinEager && n <= native.MaxEager && mover.Reserve(int(n))
+		part.Eager = !part.Inline && n >= native.MinEager && n <= native.MaxEager && mover.CanSendEager(int(n))
 	}
 	for i := range o.frame.Tensors {
 		if _, n, ok := o.pipe.eagerTransfer(o.frame.Tensors, i); ok && m.Tensors[i].Buffer.Stream() == nil {
-			o.frame.Tensors[i].Eager = mover.Reserve(n)
+			o.frame.Tensors[i].Eager = mover.CanSendEager(n)
 		}
 	}
 }

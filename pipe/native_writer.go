@@ -168,8 +168,8 @@ func (o *nativeWriter) start(m *Message, size *messageSize, forms *compressedFor
 	share, op.share = share.split(o.frame.EncodedSize())
 	op.start()
 	o.writeOrEnqueue(m, forms, neverBorrow, share)
-	if o.reads != nil && slices.ContainsFunc(op.parts, func(p writePart) bool { return !p.eager }) {
-		o.reads.ExpectOthers() // the peer asks for the part on the control stream
+	if o.reads != nil && (slices.ContainsFunc(op.parts, func(p writePart) bool { return !p.eager }) || o.pipe.mover.Credit() == 0) {
+		o.reads.ExpectOthers() // the peer asks for the part, or returns credit, on the control stream
 	}
 	return number, &op.WriteOp
 }

@@ -25,6 +25,7 @@ type arrival struct {
 	received bool        // the Recv has completed
 	dropped  bool        // the bytes are not wanted
 	voided   bool        // the peer has aborted it
+	waiting  bool        // the peer does not have credit for it yet
 
 	// buf[from:to] has the bytes that were staged and are not in the memory of op. The reader may be
 	// writing to buf[to:].
@@ -32,10 +33,10 @@ type arrival struct {
 	from, to int
 }
 
-// Expect announces an eager transfer of the peer of length bytes, with that id on that lane. Its
-// bytes are kept until Recv, or until Abort of the lane drops them. The error matches
-// channel.ErrProtocol: the length is not that of an eager transfer, the peer does not have the
-// credit, or more bytes have come before.
+// Expect announces an eager transfer of the peer of length bytes, with that id on that lane, in the order of
+// the peer's calls of SendEager. Its bytes are kept until Recv, or until Abort of the lane drops them. The error matches
+// channel.ErrProtocol: the length is not that of an eager transfer, the peer has not been granted that much
+// credit, or bytes have come before that it must not have sent.
 func (m *Mover) Expect(number uint16, id uint64, length int) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -52,8 +53,24 @@ func (m *Mover) Expect(number uint16, id uint64, length int) error {
 	case a.charged > length:
 		return fmt.Errorf("%w: %w", channel.ErrProtocol, &channel.LengthError{Want: int64(length), Got: int64(a.charged)})
 	}
+	if length > m.checked.granted {
+		return m.checked.use(length)
+	}
 	a.length = length
-	return m.charge(a, length)
+	if m.checked.queue.claim(creditClaim{length: length, arrival: a}) {
+		return m.charge(a, length)
+	}
+	a.waiting = true
+	return a.checkCredit()
+}
+
+// checkCredit returns an error that matches channel.ErrProtocol if bytes of a have come, although the peer had no credit for
+// them. The caller holds mu.
+func (a *arrival) checkCredit() error {
+	if a.waiting && a.charged > 0 {
+		return fmt.Errorf("%w: bytes of transfer %d of lane %d before there was credit for them", channel.ErrProtocol, a.key.id, a.key.lane)
+	}
+	return nil
 }
 
 // arrivalOf returns the arrival with that key, a new one if there is none. The caller holds mu.
@@ -99,7 +116,10 @@ func (m *Mover) arrive(h native.ChunkHeader) (*arrival, error) {
 	}
 	// A transfer that is not expected yet counts as the smallest one at least, so that the peer
 	// cannot begin many.
-	return a, m.charge(a, max(n, native.MinEager))
+	if err := m.charge(a, max(n, native.MinEager)); err != nil {
+		return a, err
+	}
+	return a, a.checkCredit()
 }
 
 // place is where the bytes of an eager chunk go.

@@ -13,9 +13,9 @@
 //	<-- chunk: id, length, bytes, valid ----
 //	done                                      done
 //
-// The sender sends nothing before the receiver has supplied memory, unless the transfer is eager:
-// within the credit that the receiver has granted ([Mover.Grant], [Mover.SendEager]) it is sent at
-// once. The receiver reads each byte directly to its destination. It leaves the bytes of eager
+// The sender sends nothing before the receiver has supplied memory, unless the transfer is eager: it is
+// then sent once the credit that the receiver has granted ([Mover.Grant], [Mover.SendEager]) suffices for it and those
+// before it. The receiver reads each byte directly to its destination. It leaves the bytes of eager
 // transfers in the stream until there is memory for them ([Mover.Expect]), and buffers them, which
 // twice the credit bounds, only if they stay there for long or other transfers wait for later bytes.
 // The trailer of a chunk states whether its bytes are valid. A sender that is aborted within a chunk
@@ -84,6 +84,7 @@ type Mover struct {
 	cfg       Config
 	lifecycle *transfer.Lifecycle
 
+	sending     sync.Mutex // held while checked.queue changes and the frame is sent that changes it at the peer
 	mu          sync.Mutex
 	opened      bool // Config.Open was called, or will be shortly
 	ended       bool // no transfer may begin
@@ -139,7 +140,9 @@ func (m *Mover) Lane(n uint16) channel.Channel {
 func (m *Mover) HandleReady(lane uint16, id uint64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	op := m.out.ops[transferKey{lane, id}]
+	key := transferKey{lane, id}
+	m.stopWaiting(key)
+	op := m.out.ops[key]
 	if op == nil || op.peerReady {
 		return
 	}

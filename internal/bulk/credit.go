@@ -14,39 +14,77 @@ const maxCredit = 1 << 30
 // credit has the bytes that the peer has granted to this end for eager transfers. It is guarded by
 // Mover.mu.
 type credit struct {
-	granted  bool
-	free     int           // bytes that can be reserved
-	lent     int           // reserved bytes that the peer has not returned
+	granted  int           // by the first HandleCredit
+	queue    creditQueue   // of Sends
+	lent     int           // bytes of Sends that have begun, which the peer has not returned
 	returned chan struct{} // made by Returned, closed when lent is 0
 }
 
-// Reserve takes n bytes of the credit that the peer has granted, and reports whether they were
-// there. The caller must then call SendEager for a transfer of n bytes.
-func (m *Mover) Reserve(n int) bool {
+// CanSendEager reports whether SendEager may be called for a transfer of n bytes: the peer has granted that much.
+func (m *Mover) CanSendEager(n int) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	c := &m.credit
-	if n > c.free || m.ended {
-		return false
-	}
-	c.free -= n
-	c.lent += n
-	return true
+	return n <= m.credit.granted
 }
 
-// Credit returns the number of bytes that Reserve can take.
+// Credit returns the number of bytes of eager transfers that would begin at once.
 func (m *Mover) Credit() int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.credit.free
+	if m.credit.queue.waiting.Len() > 0 {
+		return 0
+	}
+	return m.credit.queue.free
 }
 
-// SendEager is Send of the lane with that number, for a transfer that does not wait for the peer's
-// READY. The caller has reserved the bytes of src. Such a transfer ends at the peer too: if it is
-// aborted, a discarded chunk follows.
+// SendEager is Send of the lane with that number, for a transfer that begins once the peer has returned enough
+// credit, or supplies its memory (READY). The peer must call Expect for such transfers in the order of these calls.
+// Each ends at the peer too: if it is aborted, a discarded chunk follows.
 func (m *Mover) SendEager(number uint16, id uint64, src device.Buffer, done func(error)) {
 	l := m.Lane(number).(*lane)
 	l.begin(&m.out, id, src, done, true)
+}
+
+// claimCredit lets op, an eager Send, begin, or wait until there is credit. The caller holds mu.
+func (m *Mover) claimCredit(op *transferOp) {
+	n := op.Buf.Len()
+	if op.peerReady = m.credit.queue.claim(creditClaim{length: n, op: op}); op.peerReady {
+		m.credit.lent += n
+	}
+}
+
+// beginSends lets the Sends begin for which there is credit now. The caller holds mu.
+func (m *Mover) beginSends() {
+	for {
+		claim, ok := m.credit.queue.next()
+		if !ok {
+			return
+		}
+		op := claim.op
+		m.credit.lent += claim.length
+		op.peerReady = true
+		switch {
+		case !m.out.has(op):
+			m.endEager(op)
+		case op.memoryReady:
+			m.queue(op)
+		}
+	}
+}
+
+// stopWaiting takes the eager Send with that key out of those that wait for credit, because READY has come. It is
+// not eager any more. If it was cancelled, a discarded chunk answers READY. The caller holds mu.
+func (m *Mover) stopWaiting(key transferKey) {
+	var op *transferOp
+	if !m.credit.queue.waiting.Remove(func(c creditClaim) bool { op = c.op; return op.key() == key }) {
+		return
+	}
+	op.eager = false
+	if !m.out.has(op) {
+		op.peerReady = true
+		m.endEager(op)
+	}
+	m.beginSends()
 }
 
 // HandleCredit records that the peer grants n bytes or, from the second call on, returns them. If n
@@ -56,23 +94,25 @@ func (m *Mover) HandleCredit(n uint64) error {
 	defer m.mu.Unlock()
 	c := &m.credit
 	limit := maxCredit
-	if c.granted {
+	if c.granted > 0 {
 		limit = c.lent
 	}
 	if n > uint64(limit) {
 		return fmt.Errorf("%w: credit of %d bytes, at most %d", channel.ErrProtocol, n, limit)
 	}
-	if c.granted {
+	if c.granted > 0 {
 		c.lent -= int(n)
+	} else {
+		c.granted = int(n)
 	}
-	c.granted = true
-	c.free += int(n)
+	c.queue.free += int(n)
+	m.beginSends()
 	m.signalReturned()
 	return nil
 }
 
-// Returned returns a channel that is closed once the peer has returned all bytes that were reserved,
-// so that it has read or dropped all eager transfers. The caller must reserve no more.
+// Returned returns a channel that is closed once the peer has returned the bytes of all eager transfers that have
+// begun, so that it has read or dropped them. The caller must begin no more.
 func (m *Mover) Returned() <-chan struct{} {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -83,7 +123,7 @@ func (m *Mover) Returned() <-chan struct{} {
 	return m.credit.returned
 }
 
-// Lent reports whether the peer has not returned all bytes that were reserved.
+// Lent reports whether the peer has not returned all bytes of eager transfers.
 func (m *Mover) Lent() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -94,7 +134,7 @@ func (m *Mover) Lent() bool {
 func (m *Mover) ForgetCredit() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.credit.free, m.credit.lent = 0, 0
+	m.credit.granted, m.credit.queue.free, m.credit.lent = 0, 0, 0
 	m.signalReturned()
 }
 
@@ -127,13 +167,13 @@ func (m *Mover) LaneOf(c channel.Channel) (number uint16, ok bool) {
 var voidBody = make([]byte, 1)
 
 // endEager queues a discarded chunk that ends op, a cancelled eager Send, unless all its bytes were
-// sent. The caller holds mu.
+// sent. If op waits for credit, beginSends does that later. The caller holds mu.
 func (m *Mover) endEager(op *transferOp) {
-	if op.moved == op.Buf.Len() || m.ended {
+	if op.moved == op.Buf.Len() || !op.peerReady || m.ended {
 		return
 	}
 	t := transfer.Transfer{ID: op.ID, Buf: device.Bytes(voidBody)}
-	m.queue(&transferOp{Transfer: t, lane: op.lane, eager: true, void: true})
+	m.queue(&transferOp{Transfer: t, lane: op.lane, eager: op.eager, void: true})
 }
 
 // leaveTurn records that no chunk of op, a Send, is being written any more. The caller holds mu.
@@ -148,9 +188,10 @@ func (m *Mover) leaveTurn(op *transferOp) {
 // guarded by Mover.mu.
 type checkedCredit struct {
 	granted int
-	spent   int  // bytes of arrivals, and owed
-	owed    int  // bytes of arrivals that have ended, to be returned
-	prompt  bool // the peer has asked for them
+	queue   creditQueue // of arrivals
+	spent   int         // bytes of arrivals, and owed
+	owed    int         // bytes of arrivals that have ended, to be returned
+	prompt  bool        // the peer has asked for them
 }
 
 // use spends n bytes of the credit. If the peer does not have them, the error matches
@@ -163,15 +204,29 @@ func (c *checkedCredit) use(n int) error {
 	return nil
 }
 
-// takeOwed returns the number of bytes that are to be returned to the peer now, 0 if none.
-func (c *checkedCredit) takeOwed() int {
+// giveBack returns the bytes that are owed to the peer. The caller holds mu, then calls Config.Credit with the result
+// if that is not 0, and holds Mover.sending for both.
+func (m *Mover) giveBack() int {
+	c := &m.checked
 	n := c.owed
-	if !c.prompt && n < c.granted/4 {
-		return 0
-	}
 	c.owed = 0
 	c.spent -= n
+	c.queue.free += n
+	m.beginArrivals()
 	return n
+}
+
+// beginArrivals records that the transfers begin for which the peer has credit now. The caller holds mu.
+func (m *Mover) beginArrivals() {
+	for {
+		claim, ok := m.checked.queue.next()
+		if !ok {
+			return
+		}
+		a := claim.arrival
+		a.waiting, a.charged = false, claim.length
+		m.checked.spent += claim.length
+	}
 }
 
 // Grant grants the peer n bytes of credit for eager transfers, which bounds the memory for bytes
@@ -179,7 +234,7 @@ func (c *checkedCredit) takeOwed() int {
 // native.MinEager.
 func (m *Mover) Grant(n int) {
 	m.mu.Lock()
-	m.checked.granted = n
+	m.checked.granted, m.checked.queue.free = n, n
 	m.mu.Unlock()
 	m.cfg.Credit(n)
 }
@@ -192,13 +247,45 @@ func (m *Mover) HandleWantCredit() {
 	m.returnCredit()
 }
 
-// returnCredit returns bytes of eager transfers that have ended to the peer, unless these are few.
-// The caller does not hold mu.
+// returnCredit returns bytes of eager transfers that have ended to the peer, unless these are few and no transfer that
+// waits could begin with them. The caller does not hold mu.
 func (m *Mover) returnCredit() {
+	m.sending.Lock()
+	defer m.sending.Unlock()
 	m.mu.Lock()
-	n := m.checked.takeOwed()
+	n := 0
+	if c := &m.checked; c.prompt || c.owed >= c.granted/4 || c.queue.beginsWith(c.owed) {
+		n = m.giveBack()
+	}
 	m.mu.Unlock()
 	if n > 0 {
 		m.cfg.Credit(n)
+	}
+}
+
+// request makes the peer send op, a Recv whose memory is ready, although it has no credit for it: if the bytes that
+// are owed do not suffice, it gets READY, and op is not eager any more. The caller does not hold mu.
+func (m *Mover) request(op *transferOp) {
+	m.sending.Lock()
+	defer m.sending.Unlock()
+	m.mu.Lock()
+	waits := func() bool { return op.arrival != nil && op.arrival.waiting && m.in.has(op) }
+	n, ready := 0, false
+	if waits() {
+		n = m.giveBack()
+	}
+	if waits() {
+		a := op.arrival
+		m.checked.queue.waiting.Remove(func(c creditClaim) bool { return c.arrival == a })
+		delete(m.arrivals, a.key)
+		op.arrival, ready = nil, true
+		m.beginArrivals()
+	}
+	m.mu.Unlock()
+	if n > 0 {
+		m.cfg.Credit(n)
+	}
+	if ready {
+		m.cfg.Ready(op.lane.number, op.ID)
 	}
 }

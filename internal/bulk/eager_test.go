@@ -40,10 +40,10 @@ func eagerPair(t *testing.T, one, other transport.Stream, credit int, checksum b
 	return a, b
 }
 
-// sendEager begins an eager transfer of src, for which there must be credit.
+// sendEager begins an eager transfer of src, which must not be longer than the credit granted.
 func sendEager(t *testing.T, e *end, lane uint16, id uint64, src []byte) <-chan error {
 	t.Helper()
-	require.True(t, e.Reserve(len(src)))
+	require.True(t, e.CanSendEager(len(src)))
 	done, err := result()
 	e.SendEager(lane, id, device.Bytes(src), done)
 	return err
@@ -57,22 +57,22 @@ func requireReturned(t *testing.T, a, b *end) {
 	require.False(t, a.Lent())
 }
 
-// Eager transfers arrive in whatever order they are received, are announced late or early, and are
-// aborted by either end. All credit comes back, and the connection goes on.
+// Eager transfers arrive in whatever order they are received, are announced late or early, wait for credit or not,
+// and are aborted by either end. All credit comes back, and the connection goes on.
 func TestEagerInAnyOrder(t *testing.T) {
 	onEachKind(t, func(t *testing.T, connect func(testing.TB) (one, other transport.Stream)) {
 		for seed := range uint64(12) {
 			t.Run(fmt.Sprint(seed), func(t *testing.T) {
 				rnd := rand.New(rand.NewPCG(seed, 1))
 				one, other := connect(t)
-				a, b := eagerPair(t, one, other, 8<<20, seed%2 == 0)
+				a, b := eagerPair(t, one, other, []int{8 << 20, 700_000}[seed/2%2], seed%2 == 0)
 				const count = 12
 				sizes, dsts, sent, got := make([]int, count), make([][]byte, count), make([]<-chan error, count), make([]<-chan error, count)
 				expect := func(i int) { require.NoError(t, b.Expect(3, uint64(i), sizes[i])) }
 				var late []int
 				for i := range count {
 					sizes[i] = native.MinEager + rnd.IntN(600_000)
-					if rnd.IntN(3) == 0 {
+					if len(late) > 0 || rnd.IntN(6) == 0 { // they are announced in order
 						late = append(late, i)
 					} else {
 						expect(i)
@@ -242,35 +242,82 @@ func TestEagerMemoryNotReady(t *testing.T) {
 	}
 }
 
-// Credit is reserved only as far as it is granted, and comes back several transfers at once.
+// Credit comes back several transfers at once.
 func TestEagerCredit(t *testing.T) {
 	one, other := tcp(t)
 	a, b := eagerPair(t, one, other, 4<<20, false)
-	require.False(t, b.Reserve(native.MinEager), "a has granted nothing")
-	require.False(t, a.Reserve(4<<20+1))
+	require.False(t, b.CanSendEager(native.MinEager), "a has granted nothing")
+	require.False(t, a.CanSendEager(4<<20+1))
 	for id := range uint64(4) {
 		require.NoError(t, b.Expect(0, id, 1<<20))
 		sendEager(t, a, 0, id, make([]byte, 1<<20))
 	}
-	require.False(t, a.Reserve(native.MinEager))
+	require.Zero(t, a.Credit())
 	for id := range uint64(4) {
 		require.NoError(t, testwait.Finish(t, recv(b.Lane(0), id, make([]byte, 1<<20))))
 	}
 	testwait.Finish(t, a.Returned()) // each is a quarter of the credit
-	require.True(t, a.Reserve(4<<20))
+	require.Equal(t, 4<<20, a.Credit())
 	a.ForgetCredit()
 	require.False(t, a.Lent())
-	require.False(t, a.Reserve(native.MinEager))
+	require.False(t, a.CanSendEager(native.MinEager))
 }
 
-// A peer that returns more credit than was reserved, or grants too much, breaks the protocol.
+// Transfers beyond the credit are sent in order while others are read, and none is staged. The credit is returned
+// for them although it is less than a quarter.
+func TestEagerWaitsForCredit(t *testing.T) {
+	one, other := tcp(t)
+	a, b := eagerPair(t, one, other, 900_000, false)
+	src, dst := numbered(400_000), make([]byte, 400_000)
+	const count = 50
+	var sent []<-chan error
+	for id := range uint64(count) {
+		sent = append(sent, sendEager(t, a, 0, id, src))
+	}
+	require.Zero(t, a.Credit())
+	before := allocated()
+	for id := range uint64(count) {
+		require.NoError(t, b.Expect(0, id, len(src)))
+		require.NoError(t, testwait.Finish(t, recv(b.Lane(0), id, dst)))
+		wantBytes(t, src, dst)
+		clear(dst)
+		require.NoError(t, testwait.Finish(t, sent[id]))
+	}
+	require.Less(t, allocated()-before, uint64(count*len(src)/2), "on a busy machine a Recv may come after a while")
+	requireReturned(t, a, b)
+}
+
+// A transfer that waits for credit is sent once its memory is supplied, although those before it are not read.
+func TestEagerBeyondCreditIsRequested(t *testing.T) {
+	one, other := tcp(t)
+	a, b := eagerPair(t, one, other, 1<<20, true)
+	src := numbered(1 << 20)
+	var sent []<-chan error
+	for id := range uint64(4) {
+		sent = append(sent, sendEager(t, a, 0, id, src))
+		require.NoError(t, b.Expect(0, id, len(src)))
+	}
+	a.Lane(0).Abort(2, errTest) // it waits for credit
+	require.Equal(t, errTest, testwait.Finish(t, sent[2]))
+	for _, id := range []uint64{3, 1, 0} {
+		dst := make([]byte, len(src))
+		require.NoError(t, testwait.Finish(t, recv(b.Lane(0), id, dst)))
+		wantBytes(t, src, dst)
+		require.NoError(t, testwait.Finish(t, sent[id]))
+	}
+	require.ErrorIs(t, testwait.Finish(t, recv(b.Lane(0), 2, make([]byte, len(src)))), channel.ErrAborted)
+	requireReturned(t, a, b)
+}
+
+// A peer that returns more credit than was used, or grants too much, breaks the protocol.
 func TestHostileCredit(t *testing.T) {
 	one, _ := tcp(t)
 	e := newEnd(t, one, bulk.Config{})
 	require.ErrorIs(t, e.HandleCredit(1<<30+1), channel.ErrProtocol)
 	require.NoError(t, e.HandleCredit(1<<20))
 	require.ErrorIs(t, e.HandleCredit(1), channel.ErrProtocol)
-	require.True(t, e.Reserve(1<<20))
+	sendEager(t, e, 0, 1, make([]byte, 1<<20))
+	sendEager(t, e, 0, 2, make([]byte, 1<<20))
 	require.ErrorIs(t, e.HandleCredit(1<<20+1), channel.ErrProtocol)
 	require.ErrorIs(t, e.HandleCredit(1<<63), channel.ErrProtocol)
 	require.NoError(t, e.HandleCredit(1<<20))

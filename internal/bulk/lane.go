@@ -21,21 +21,26 @@ func (l *lane) Send(id uint64, src device.Buffer, done func(error)) {
 }
 
 func (l *lane) Recv(id uint64, dst device.Buffer, done func(error)) {
-	if l.begin(&l.m.in, id, dst, done, false) {
+	op, sendReady := l.begin(&l.m.in, id, dst, done, false)
+	switch {
+	case sendReady:
 		l.m.cfg.Ready(l.number, id)
+	case op != nil:
+		l.m.request(op)
 	}
 	l.m.returnCredit()
 }
 
 // begin adds a transfer of buf to direction s, which calls done once at its end. eager is that of
-// the transferOp. For a Recv that the peer does not send eagerly it returns true if the memory is
-// ready; the caller must then send READY. If the memory is not ready, begin returns false, and a
+// the transferOp. For a Recv that the peer does not send eagerly sendReady is true if the memory is
+// ready; the caller must then send READY. For an eager one whose memory is ready and whose bytes have not all come
+// it returns the transfer, for which the caller must call request. If the memory is not ready, a
 // goroutine waits for the memory and then lets the transfer proceed. If the transfer is empty or
-// cannot begin, or has all its bytes, begin returns false, and another goroutine calls done. buf is
+// cannot begin, or has all its bytes, another goroutine calls done. buf is
 // in use until done is called.
-func (l *lane) begin(s *direction, id uint64, buf device.Buffer, done func(error), eager bool) (sendReady bool) {
+func (l *lane) begin(s *direction, id uint64, buf device.Buffer, done func(error), eager bool) (begun *transferOp, sendReady bool) {
 	t, fault := transfer.New(l.m.lifecycle.Context(), id, buf, done)
-	op := &transferOp{Transfer: t, lane: l, eager: eager, peerReady: eager}
+	op := &transferOp{Transfer: t, lane: l, eager: eager}
 	l.m.mu.Lock()
 	defer l.m.mu.Unlock()
 	l.running++
@@ -62,31 +67,35 @@ func (l *lane) begin(s *direction, id uint64, buf device.Buffer, done func(error
 	if err != nil || buf.Len() == 0 {
 		op.CancelWait()
 		l.m.completeAsync(op, err)
-		return false
+		return nil, false
 	}
 	s.add(op)
+	if eager {
+		l.m.claimCredit(op)
+	}
 	if op.arrival != nil {
 		op.arrival.op = op
 	}
 	if op.memoryReady = op.Ready(); !op.memoryReady {
 		l.m.lifecycle.Go(func() { l.m.waitReady(s, op) })
-		return false
+		return nil, false
 	}
 	if s == &l.m.out {
-		if eager {
+		if op.peerReady {
 			l.m.queue(op)
 		}
-		return false
+		return nil, false
 	}
 	l.m.open()
 	l.m.signalReader()
 	if op.arrival == nil {
-		return true
+		return nil, true
 	}
 	if ended, err := l.m.supply(op); ended {
 		l.m.completeAsync(op, err)
+		return nil, false
 	}
-	return false
+	return op, false
 }
 
 func (l *lane) Abort(id uint64, cause error) {
@@ -100,11 +109,8 @@ func (l *lane) Abort(id uint64, cause error) {
 	if a := l.m.arrivals[transferKey{l.number, id}]; a != nil && a.length > 0 {
 		l.m.drop(a)
 	}
-	n := l.m.checked.takeOwed()
 	l.m.mu.Unlock()
-	if n > 0 {
-		l.m.cfg.Credit(n)
-	}
+	l.m.returnCredit()
 }
 
 // Close implements channel.Channel. It prevents further transfers, cancels those of the lane with

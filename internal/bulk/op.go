@@ -20,12 +20,12 @@ type transferOp struct {
 	lane              *lane
 	moved             int      // bytes in valid chunks so far
 	memoryReady       bool     // the work of the memory's stream has completed
-	peerReady         bool     // of a Send: the peer has sent READY
+	peerReady         bool     // of a Send: the peer has sent READY, or there is credit for it
 	active            bool     // the reader, or the writer, is using its memory
-	eager             bool     // of a Send: it does not wait for READY; constant
-	void              bool     // of an eager Send: it is only the discarded chunk that ends one; constant
+	eager             bool     // of a Send: it begins when there is credit; constant once peerReady
+	void              bool     // of a Send: it is only the discarded chunk that ends an eager one; constant
 	inTurn            bool     // of a Send: a chunk of it is being written
-	arrival           *arrival // of a Recv: the eager transfer that it receives, if it is one; constant
+	arrival           *arrival // of a Recv: the eager transfer that it receives, if it is one
 	cause             error    // why it was cancelled while its memory was in use
 }
 
@@ -112,7 +112,7 @@ func (m *Mover) waitReady(s *direction, op *transferOp) {
 	}
 	m.mu.Lock()
 	alive := s.has(op) && m.lifecycle.Err() == nil // else it was cancelled, or the Mover has ended
-	ended := err != nil
+	ended, eager := err != nil, op.arrival != nil
 	switch {
 	case !alive:
 	case err != nil:
@@ -140,8 +140,10 @@ func (m *Mover) waitReady(s *direction, op *transferOp) {
 	case ended:
 		m.complete(op, err)
 		m.returnCredit()
-	case s == &m.in && op.arrival == nil:
+	case s == &m.in && !eager:
 		m.cfg.Ready(op.lane.number, op.ID)
+	case s == &m.in:
+		m.request(op)
 	}
 }
 

@@ -44,6 +44,8 @@ const (
 	// FeatureJoined: the end supports joined tensors of messages in the native dialect.
 	FeatureJoined
 
+	_ // eager transfers that never wait for credit
+
 	// FeatureEager: the end can receive eager transfers in the native dialect, and grants credit for
 	// them.
 	FeatureEager

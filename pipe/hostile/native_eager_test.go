@@ -101,10 +101,16 @@ func TestNativeHostileEager(t *testing.T) {
 			a.withCredit()
 			a.message(eagerPayload(1<<32 + 100_000))
 		}},
-		"more than the credit": {wire.FeatureEager, []string{"message"}, func(a *nativeAttack) {
-			for _, credit := a.withCredit(); credit >= 0; credit -= native.MaxEager {
+		"more than the credit": {wire.FeatureEager, []string{"bulk"}, func(a *nativeAttack) {
+			bulk, credit := a.withCredit()
+			last := 0
+			for ; credit >= 0; credit -= native.MaxEager {
 				a.message(eagerPayload(native.MaxEager))
+				_, err := a.pipe.Next(a.t.Context()) // the part is announced
+				require.NoError(a.t, err)
+				last++
 			}
+			bulk.send(eagerChunk(uint64(last), 1, 0, native.ChunkTrailer{}))
 		}},
 		"not for a host": {wire.FeatureEager, []string{"message"}, func(a *nativeAttack) {
 			a.withCredit()
