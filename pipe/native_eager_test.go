@@ -2,6 +2,7 @@ package pipe_test
 
 import (
 	"context"
+	"math/rand/v2"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -78,6 +79,52 @@ func TestEager(t *testing.T) {
 			require.NoError(t, client.Close())
 		}, adjust...)
 	}
+}
+
+// TestEagerBeyondCredit checks that messages for which there is no credit are read in any order, cancelled and
+// discarded, and that the pipe goes on.
+func TestEagerBeyondCredit(t *testing.T) {
+	onEagerPaths(t, func(t *testing.T, client, server *pipe.Pipe) {
+		for _, ends := range [][2]*pipe.Pipe{{client, server}, {server, client}} {
+			const count = 16 // twice the credit
+			var sent [count]*pipe.Message
+			var ops [count]*pipe.WriteOp
+			var got [count]*pipe.Incoming
+			ctx, cancel := context.WithCancel(testContext(t))
+			for i := range count {
+				sent[i] = eagerMessage(i)
+				writeCtx := testContext(t)
+				if i%4 == 1 {
+					writeCtx = ctx
+				}
+				ops[i] = ends[0].WriteAsync(writeCtx, sent[i])
+			}
+			for i := range count {
+				got[i] = next(t, ends[1])
+			}
+			cancel()
+			for _, i := range rand.Perm(count) {
+				switch i % 4 {
+				case 1: // its bytes may all have been sent before
+					if err := ops[i].Wait(testContext(t)); err != nil {
+						require.ErrorIs(t, err, context.Canceled)
+						err = got[i].Read(testContext(t), pipe.NewAllocation(got[i].Descriptor()))
+						require.ErrorIs(t, err, pipe.ErrAborted)
+						continue
+					}
+					same(t, sent[i], got[i].Descriptor(), read(t, got[i]))
+				case 2:
+					require.NoError(t, got[i].Discard(testContext(t)))
+					require.NoError(t, ops[i].Wait(testContext(t)))
+				default:
+					same(t, sent[i], got[i].Descriptor(), read(t, got[i]))
+					require.NoError(t, ops[i].Wait(testContext(t)))
+				}
+			}
+			exchange(t, ends[0], ends[1], eagerMessage(1), eagerMessage(2))
+		}
+		require.NoError(t, client.Close())
+	})
 }
 
 // TestNoEager checks that parts wait for Read if one of the ends has set NoEager.
