@@ -289,18 +289,25 @@ func (p *nativePipe) onBulk(n int) bool {
 
 // markEager marks the parts of o.frame, which describes m, that are sent eagerly. The caller holds mu.
 func (o *nativeWriter) markEager(m *Message) {
-	mover := o.pipe.mover
 	if !o.pipe.eager {
 		return
+	}
+	count := 0 // of eager parts
+	mark := func(n int) bool {
+		eager := o.pipe.mover.CanSendEager(n, count)
+		if eager {
+			count++
+		}
+		return eager
 	}
 	for i := range o.frame.Payloads {
 		part := &o.frame.Payloads[i]
 		n := part.WireLength()
-		part.Eager = !part.Inline && n >= native.MinEager && n <= native.MaxEager && mover.CanSendEager(int(n))
+		part.Eager = !part.Inline && n >= native.MinEager && n <= native.MaxEager && mark(int(n))
 	}
 	for i := range o.frame.Tensors {
 		if _, n, ok := o.pipe.eagerTransfer(o.frame.Tensors, i); ok && m.Tensors[i].Buffer.Stream() == nil {
-			o.frame.Tensors[i].Eager = mover.CanSendEager(n)
+			o.frame.Tensors[i].Eager = mark(n)
 		}
 	}
 }

@@ -38,6 +38,12 @@ type arrival struct {
 // channel.ErrProtocol: the length is not that of an eager transfer, the peer has not been granted that much
 // credit, or bytes have come before that it must not have sent.
 func (m *Mover) Expect(number uint16, id uint64, length int) error {
+	err := m.expect(transferKey{number, id}, length)
+	m.returnCredit()
+	return err
+}
+
+func (m *Mover) expect(key transferKey, length int) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.ended {
@@ -46,10 +52,10 @@ func (m *Mover) Expect(number uint16, id uint64, length int) error {
 	if length < native.MinEager || length > native.MaxEager {
 		return fmt.Errorf("%w: an eager transfer of %d bytes, want %d..%d", channel.ErrProtocol, length, native.MinEager, native.MaxEager)
 	}
-	a := m.arrivalOf(transferKey{number, id})
+	a := m.arrivalOf(key)
 	switch {
 	case a.length > 0:
-		return fmt.Errorf("%w: transfer %d of lane %d is announced twice", channel.ErrProtocol, id, number)
+		return fmt.Errorf("%w: transfer %d of lane %d is announced twice", channel.ErrProtocol, key.id, key.lane)
 	case a.charged > length:
 		return fmt.Errorf("%w: %w", channel.ErrProtocol, &channel.LengthError{Want: int64(length), Got: int64(a.charged)})
 	}
@@ -60,7 +66,9 @@ func (m *Mover) Expect(number uint16, id uint64, length int) error {
 	if m.checked.queue.claim(creditClaim{length: length, arrival: a}) {
 		return m.charge(a, length)
 	}
-	a.waiting = true
+	if a.waiting = true; m.checked.queue.waiting.Len() > native.MaxWaiting {
+		return fmt.Errorf("%w: more than %d eager transfers wait for credit", channel.ErrProtocol, native.MaxWaiting)
+	}
 	return a.checkCredit()
 }
 
@@ -109,6 +117,8 @@ func (m *Mover) arrive(h native.ChunkHeader) (*arrival, error) {
 		limit = a.length
 	}
 	switch {
+	case a.length == 0 && m.checked.queue.waiting.Len() > 0: // those that wait precede it
+		return nil, fmt.Errorf("%w: transfer %d of lane %d begins before those that wait for credit", channel.ErrProtocol, h.ID, h.Lane)
 	case a.voided:
 		return nil, fmt.Errorf("%w: a chunk after the end of transfer %d of lane %d", channel.ErrProtocol, h.ID, h.Lane)
 	case n > limit:

@@ -223,7 +223,7 @@ func (m *Mover) release() (err error) {
 	m.mu.Lock()
 	m.ended = true
 	ops := m.cancelAll(nil, m.lifecycle.Err())
-	m.arrivals = nil
+	m.arrivals, m.credit.queue, m.checked.queue = nil, creditQueue{}, creditQueue{}
 	stream := m.stream
 	m.wake.Broadcast()
 	m.mu.Unlock()

@@ -5,6 +5,7 @@ import (
 
 	"github.com/tensorpipe-go/tensorpipe/channel"
 	"github.com/tensorpipe-go/tensorpipe/device"
+	"github.com/tensorpipe-go/tensorpipe/internal/native"
 	"github.com/tensorpipe-go/tensorpipe/internal/transfer"
 )
 
@@ -20,11 +21,12 @@ type credit struct {
 	returned chan struct{} // made by Returned, closed when lent is 0
 }
 
-// CanSendEager reports whether SendEager may be called for a transfer of n bytes: the peer has granted that much.
-func (m *Mover) CanSendEager(n int) bool {
+// CanSendEager reports whether SendEager may be called for a transfer of n bytes, after others for which it has not been
+// called yet: the peer has granted that much, and few transfers wait.
+func (m *Mover) CanSendEager(n, others int) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return n <= m.credit.granted
+	return n <= m.credit.granted && m.credit.queue.waiting.Len()+others < native.MaxWaiting
 }
 
 // Credit returns the number of bytes of eager transfers that would begin at once.
@@ -62,11 +64,7 @@ func (m *Mover) beginSends() {
 		}
 		op := claim.op
 		m.credit.lent += claim.length
-		op.peerReady = true
-		switch {
-		case !m.out.has(op):
-			m.endEager(op)
-		case op.memoryReady:
+		if op.peerReady = true; op.memoryReady {
 			m.queue(op)
 		}
 	}
@@ -79,10 +77,8 @@ func (m *Mover) stopWaiting(key transferKey) {
 	if !m.credit.queue.waiting.Remove(func(c creditClaim) bool { op = c.op; return op.key() == key }) {
 		return
 	}
-	op.eager = false
-	if !m.out.has(op) {
-		op.peerReady = true
-		m.endEager(op)
+	if op.eager = false; op.void {
+		m.queue(op)
 	}
 	m.beginSends()
 }
@@ -134,7 +130,7 @@ func (m *Mover) Lent() bool {
 func (m *Mover) ForgetCredit() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.credit.granted, m.credit.queue.free, m.credit.lent = 0, 0, 0
+	m.credit.granted, m.credit.queue, m.credit.lent = 0, creditQueue{}, 0
 	m.signalReturned()
 }
 
@@ -167,13 +163,22 @@ func (m *Mover) LaneOf(c channel.Channel) (number uint16, ok bool) {
 var voidBody = make([]byte, 1)
 
 // endEager queues a discarded chunk that ends op, a cancelled eager Send, unless all its bytes were
-// sent. If op waits for credit, beginSends does that later. The caller holds mu.
+// sent. If op waits for credit, the chunk waits in its place. The caller holds mu.
 func (m *Mover) endEager(op *transferOp) {
-	if op.moved == op.Buf.Len() || !op.peerReady || m.ended {
+	if op.moved == op.Buf.Len() || m.ended {
 		return
 	}
 	t := transfer.Transfer{ID: op.ID, Buf: device.Bytes(voidBody)}
-	m.queue(&transferOp{Transfer: t, lane: op.lane, eager: op.eager, void: true})
+	void := &transferOp{Transfer: t, lane: op.lane, memoryReady: true, eager: true, void: true}
+	if op.peerReady {
+		m.queue(void)
+		return
+	}
+	for i := range m.credit.queue.waiting.Len() {
+		if c := m.credit.queue.waiting.At(i); c.op == op {
+			c.op = void
+		}
+	}
 }
 
 // leaveTurn records that no chunk of op, a Send, is being written any more. The caller holds mu.

@@ -80,7 +80,7 @@ func TestEagerSendOfFailedMemory(t *testing.T) {
 	a, b := eagerPair(t, one, other, 8<<20, true)
 	data := numbered(1 << 20)
 	require.NoError(t, b.Expect(0, 7, len(data)))
-	require.True(t, a.CanSendEager(len(data)))
+	require.True(t, a.CanSendEager(len(data), 0))
 	done, sent := result()
 	a.SendEager(0, 7, device.Bytes(data).WithStream(s), done)
 	require.ErrorIs(t, testwait.Finish(t, sent), io.ErrNoProgress)

@@ -43,7 +43,7 @@ func eagerPair(t *testing.T, one, other transport.Stream, credit int, checksum b
 // sendEager begins an eager transfer of src, which must not be longer than the credit granted.
 func sendEager(t *testing.T, e *end, lane uint16, id uint64, src []byte) <-chan error {
 	t.Helper()
-	require.True(t, e.CanSendEager(len(src)))
+	require.True(t, e.CanSendEager(len(src), 0))
 	done, err := result()
 	e.SendEager(lane, id, device.Bytes(src), done)
 	return err
@@ -246,8 +246,8 @@ func TestEagerMemoryNotReady(t *testing.T) {
 func TestEagerCredit(t *testing.T) {
 	one, other := tcp(t)
 	a, b := eagerPair(t, one, other, 4<<20, false)
-	require.False(t, b.CanSendEager(native.MinEager), "a has granted nothing")
-	require.False(t, a.CanSendEager(4<<20+1))
+	require.False(t, b.CanSendEager(native.MinEager, 0), "a has granted nothing")
+	require.False(t, a.CanSendEager(4<<20+1, 0))
 	for id := range uint64(4) {
 		require.NoError(t, b.Expect(0, id, 1<<20))
 		sendEager(t, a, 0, id, make([]byte, 1<<20))
@@ -260,7 +260,7 @@ func TestEagerCredit(t *testing.T) {
 	require.Equal(t, 4<<20, a.Credit())
 	a.ForgetCredit()
 	require.False(t, a.Lent())
-	require.False(t, a.CanSendEager(native.MinEager))
+	require.False(t, a.CanSendEager(native.MinEager, 0))
 }
 
 // Transfers beyond the credit are sent in order while others are read, and none is staged. The credit is returned
@@ -307,6 +307,43 @@ func TestEagerBeyondCreditIsRequested(t *testing.T) {
 	}
 	require.ErrorIs(t, testwait.Finish(t, recv(b.Lane(0), 2, make([]byte, len(src)))), channel.ErrAborted)
 	requireReturned(t, a, b)
+}
+
+// Bytes of the credit that the receiver still has are returned once a transfer is announced that can begin with them.
+func TestEagerCreditForAnnounced(t *testing.T) {
+	one, other := tcp(t)
+	a, b := eagerPair(t, one, other, 1<<20, false)
+	var sent []<-chan error
+	for id, n := range []int{200_000, 800_000, 70_000} {
+		sent = append(sent, sendEager(t, a, 0, uint64(id), make([]byte, n)))
+	}
+	require.NoError(t, b.Expect(0, 0, 200_000))
+	require.NoError(t, testwait.Finish(t, recv(b.Lane(0), 0, make([]byte, 200_000)))) // less than a quarter
+	require.NoError(t, b.Expect(0, 1, 800_000))
+	require.Zero(t, a.Credit())
+	require.NoError(t, b.Expect(0, 2, 70_000))
+	require.NoError(t, testwait.Finish(t, sent[2]))
+}
+
+// The number of transfers that wait for credit is bounded, and none that is not announced begins before them.
+func TestHostileWaiting(t *testing.T) {
+	one, _ := tcp(t)
+	a := newEnd(t, one, bulk.Config{})
+	require.NoError(t, a.HandleCredit(native.MinEager))
+	for id := range uint64(1 + native.MaxWaiting) {
+		sendEager(t, a, 0, id, make([]byte, native.MinEager))
+	}
+	require.False(t, a.CanSendEager(native.MinEager, 0))
+	near, far := tcp(t)
+	e, peer := newEnd(t, near, bulk.Config{Credit: func(int) {}}), raw{t, far}
+	e.Grant(2 * native.MinEager)
+	for id := range uint64(1 + native.MaxWaiting) {
+		require.NoError(t, e.Expect(0, id, 2*native.MinEager))
+	}
+	require.ErrorIs(t, e.Expect(0, 5000, 2*native.MinEager), channel.ErrProtocol)
+	_ = recv(e.Lane(5), 1, make([]byte, 5)) // opens the stream
+	peer.write(eagerChunk(6000, 1, 0))
+	require.ErrorContains(t, e.wantBroken(t), "before those that wait")
 }
 
 // A peer that returns more credit than was used, or grants too much, breaks the protocol.

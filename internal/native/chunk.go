@@ -15,6 +15,9 @@ const (
 	// MinEager and MaxEager bound the bytes of an eager transfer.
 	MinEager = 64<<10 + 1
 	MaxEager = 4 << 20
+
+	// MaxWaiting is the most eager transfers that wait for credit.
+	MaxWaiting = 1024
 )
 
 // flagEagerChunk is a flag of chunks, beside flagCRC.
