@@ -68,7 +68,7 @@ func goClientUpgraded(t *testing.T, url string) {
 	frame(t, ours) // the context's name
 	brochure, err := wire.DecodeBrochure(frame(t, ours), wire.Limits{})
 	require.NoError(t, err)
-	require.Equal(t, "0-1+f", brochure.TransportDomainDescriptors[wire.MarkerName])
+	require.Equal(t, "0-1+17", brochure.TransportDomainDescriptors[wire.MarkerName])
 	answer, err := wire.DecodeBrochureAnswer(frame(t, theirs), wire.Limits{})
 	require.NoError(t, err)
 	chosen, ok := answer.Marker()
