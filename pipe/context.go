@@ -52,7 +52,8 @@ type Options struct {
 
 	// NoEager makes payloads, and tensors in host memory with a named target, of more than
 	// 64 KiB and at most 4 MiB wait until the peer has called Read, as larger ones do. If
-	// neither end sets it, these are sent at once, except through shared memory, by a
+	// neither end sets it, these are sent at once, or in order once the peer has read
+	// enough of those before them, except through shared memory, by a
 	// channel that needs no READY, to a peer that has not admitted the pipe, and before a
 	// pipe has sent its first such part; in an answer they may be inline instead, see
 	// Plan.Inline. A pipe then receives up to 8 MiB before Read is

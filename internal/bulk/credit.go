@@ -39,9 +39,9 @@ func (m *Mover) Credit() int {
 	return m.credit.queue.free
 }
 
-// SendEager is Send of the lane with that number, for a transfer that begins once the peer has returned enough
-// credit, or supplies its memory (READY). The peer must call Expect for such transfers in the order of these calls.
-// Each ends at the peer too: if it is aborted, a discarded chunk follows.
+// SendEager is Send of the lane with that number, for a transfer that begins once the peer has returned
+// enough credit, or supplies its memory (READY). The peer must call Expect for such transfers in the
+// order of these calls. Each ends at the peer too: if it is aborted, a discarded chunk follows.
 func (m *Mover) SendEager(number uint16, id uint64, src device.Buffer, done func(error)) {
 	l := m.Lane(number).(*lane)
 	l.begin(&m.out, id, src, done, true)
@@ -268,8 +268,9 @@ func (m *Mover) returnCredit() {
 	}
 }
 
-// request makes the peer send op, a Recv whose memory is ready, although it has no credit for it: if the bytes that
-// are owed do not suffice, it gets READY, and op is not eager any more. The caller does not hold mu.
+// request makes the peer send op, a Recv whose memory is ready, if it waits for credit. If the bytes
+// that are owed do not suffice for it, the peer gets READY, and op is not eager any more. The caller
+// does not hold mu.
 func (m *Mover) request(op *transferOp) {
 	m.sending.Lock()
 	defer m.sending.Unlock()

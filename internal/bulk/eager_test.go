@@ -6,8 +6,11 @@ import (
 	"io"
 	"math/rand/v2"
 	"net"
+	"runtime"
 	"testing"
 	"testing/synctest"
+	"time"
+	"weak"
 
 	"github.com/stretchr/testify/require"
 
@@ -307,6 +310,23 @@ func TestEagerBeyondCreditIsRequested(t *testing.T) {
 	}
 	require.ErrorIs(t, testwait.Finish(t, recv(b.Lane(0), 2, make([]byte, len(src)))), channel.ErrAborted)
 	requireReturned(t, a, b)
+}
+
+// A transfer that is cancelled while it waits for credit keeps its place, but not its memory.
+func TestEagerCancelledReleasesMemory(t *testing.T) {
+	one, _ := tcp(t)
+	e := newEnd(t, one, bulk.Config{})
+	require.NoError(t, e.HandleCredit(1<<20))
+	sendEager(t, e, 0, 0, make([]byte, 1<<20))
+	memory := func() weak.Pointer[byte] {
+		src := make([]byte, 1<<20)
+		sent := sendEager(t, e, 0, 1, src)
+		e.Lane(0).Abort(1, errTest)
+		require.Equal(t, errTest, testwait.Finish(t, sent))
+		return weak.Make(&src[0])
+	}()
+	require.Eventually(t, func() bool { runtime.GC(); return memory.Value() == nil }, 10*time.Second, time.Millisecond)
+	require.Zero(t, e.Credit())
 }
 
 // Bytes of the credit that the receiver still has are returned once a transfer is announced that can begin with them.

@@ -32,12 +32,12 @@ func (l *lane) Recv(id uint64, dst device.Buffer, done func(error)) {
 }
 
 // begin adds a transfer of buf to direction s, which calls done once at its end. eager is that of
-// the transferOp. For a Recv that the peer does not send eagerly sendReady is true if the memory is
-// ready; the caller must then send READY. For an eager one whose memory is ready and whose bytes have not all come
-// it returns the transfer, for which the caller must call request. If the memory is not ready, a
-// goroutine waits for the memory and then lets the transfer proceed. If the transfer is empty or
-// cannot begin, or has all its bytes, another goroutine calls done. buf is
-// in use until done is called.
+// the transferOp. For a Recv that the peer does not send eagerly, sendReady is true if the memory is
+// ready; the caller must then send READY. For a Recv of an eager transfer whose memory is ready and
+// whose bytes have not all come, begin returns the transfer, for which the caller must call request.
+// If the memory is not ready, a goroutine waits for the memory and then lets the transfer proceed. If
+// the transfer is empty or cannot begin, or has all its bytes, another goroutine calls done. buf is in
+// use until done is called.
 func (l *lane) begin(s *direction, id uint64, buf device.Buffer, done func(error), eager bool) (begun *transferOp, sendReady bool) {
 	t, fault := transfer.New(l.m.lifecycle.Context(), id, buf, done)
 	op := &transferOp{Transfer: t, lane: l, eager: eager}
