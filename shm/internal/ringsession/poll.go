@@ -7,7 +7,7 @@ import (
 
 var _ transport.WritePoller = (*stream)(nil)
 
-// TryRead implements transport.Poller: it copies bytes that are in the ring to p, at most 512 KiB,
+// TryRead implements transport.Poller: it copies bytes that are in the ring to p, at most 256 KiB,
 // and returns how many. It returns 0 and nil if there are none yet. It does not wait for bytes, but
 // it does wait until a Read in progress has returned. The error is that of tryRead, io.EOF after
 // the last byte if the peer has finished writing.

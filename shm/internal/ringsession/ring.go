@@ -77,7 +77,7 @@ func (h ringHeader) init(level int) {
 // close to the writer takes cache lines that the writer is about to write to.
 const (
 	shortBatch = 16 << 10
-	longBatch  = 512 << 10
+	longBatch  = 256 << 10
 
 	// largePart is the size from which a part is copied in long batches: it does not fit
 	// into the cache of one core.
@@ -275,7 +275,7 @@ func (r *ringReader) available() (int, error) {
 	return int(r.seenHead - r.tail), nil
 }
 
-// read copies available bytes into p, at most a quarter of the current region and 512 KiB, lets the
+// read copies available bytes into p, at most a quarter of the current region and 256 KiB, lets the
 // writer reuse their space, and returns how many, possibly 0. It does not wake the writer. The
 // error is that of available.
 func (r *ringReader) read(p []byte) (int, error) {

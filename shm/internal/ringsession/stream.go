@@ -63,7 +63,7 @@ func newStream(peer *peerSocket, id doorbell, rings ringPair, a Addresses, polle
 	return s
 }
 
-// Read implements net.Conn: it blocks until there are bytes in the ring, copies at most 512 KiB of
+// Read implements net.Conn: it blocks until there are bytes in the ring, copies at most 256 KiB of
 // them to p, and returns how many. For an empty p it does not block. The error is that of tryRead,
 // io.EOF after the last byte if the peer has finished writing.
 func (s *stream) Read(p []byte) (int, error) {
