@@ -3,9 +3,13 @@ package wait
 import "golang.org/x/sys/unix"
 
 // quietBytes is the number of bytes from which on arrivals wake a thread while a goroutine reads or
-// polls. The kernel makes the buffer of the socket at least twice as large, for good; that of a new
+// polls, and quietLong that of a SocketPoller which has received more than quietBytes at once, as parts of long
+// messages do. The kernel makes the buffer of the socket at least twice as large, for good; that of a new
 // socket has 128 KiB in most systems.
-const quietBytes = 64 << 10
+const (
+	quietBytes = 64 << 10
+	quietLong  = 512 << 10
+)
 
 // lowWater is the number of bytes from which on the kernel reports a socket as readable (SO_RCVLOWAT), its end
 // and errors always.

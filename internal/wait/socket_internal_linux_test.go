@@ -125,6 +125,32 @@ func TestPollerSeesOneByte(t *testing.T) {
 	}
 }
 
+// A SocketPoller that has read much at once is woken for one byte while it blocks, and for fewer arrivals than
+// before while it does not.
+func TestPollerOfLongMessages(t *testing.T) {
+	near, far := sockets(t)
+	p, err := NewSocketPoller(near, Config{})
+	require.NoError(t, err)
+	require.NoError(t, near.SetReadBuffer(1<<20))
+	wait := func() error { return p.Wait(func() bool { return false }) }
+	for _, c := range []struct{ write, low int }{{quietBytes, quietBytes}, {2 * quietBytes, quietBytes}, {1, quietLong}} {
+		done := testwait.StartBlocked(t, "Wait", wait)
+		_, err := far.Write(make([]byte, c.write))
+		require.NoError(t, err)
+		require.NoError(t, testwait.Finish(t, done))
+		require.Equal(t, c.low, p.low.bytes)
+		require.Eventually(t, func() bool {
+			n := 0
+			require.NoError(t, p.raw.Control(func(fd uintptr) { n, err = unix.IoctlGetInt(int(fd), unix.TIOCINQ) }))
+			require.NoError(t, err)
+			return n == c.write
+		}, time.Minute, time.Millisecond)
+		n, err := p.TryRead(make([]byte, c.write))
+		require.NoError(t, err)
+		require.Equal(t, c.write, n)
+	}
+}
+
 // The error of a connection that was reset is that of TryRead, wherever Wait finds it.
 func TestPollerKeepsReset(t *testing.T) {
 	for name, c := range map[string]Config{"blocks": {}, "spins": {Spin: time.Minute}, "busy": {Busy: true}} {

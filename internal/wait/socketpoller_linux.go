@@ -20,10 +20,11 @@ type SocketPoller struct {
 	registration registration
 
 	// Of TryRead.
-	try func(fd uintptr)
-	dst []byte
-	n   int
-	err error // of the system call
+	try  func(fd uintptr)
+	dst  []byte
+	n    int
+	err  error       // of the system call
+	long atomic.Bool // it has read more than quietBytes at once
 
 	spinning sync.Mutex // held by Spin
 	spinner  socketSpinner
@@ -65,7 +66,13 @@ func NewSocketPoller(s Socket, c Config) (*SocketPoller, error) {
 	p.spinner.init(c.Spin, &p.registration)
 	p.waiter.init(c.Spin, &p.registration)
 	p.try, p.attempt, p.once, p.mayGo = p.read, p.checkInput, p.checkOnce, p.mayReturn
-	p.quiet = func(fd uintptr) { p.low.set(fd, quietBytes) }
+	p.quiet = func(fd uintptr) {
+		if p.long.Load() {
+			p.low.set(fd, quietLong)
+		} else {
+			p.low.set(fd, quietBytes)
+		}
+	}
 	if c.Busy {
 		p.wakeup = make(chan struct{}, 1)
 		p.busy = NewBusyWaiter(p.hasInput, p.wakeBusy)
@@ -94,6 +101,9 @@ func (p *SocketPoller) TryRead(dst []byte) (int, error) {
 		return 0, io.EOF
 	}
 	p.registration.arrived()
+	if p.n > quietBytes && !p.long.Load() {
+		p.long.Store(true)
+	}
 	return p.n, nil
 }
 
