@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/tensorpipe-go/tensorpipe/channel"
+	"github.com/tensorpipe-go/tensorpipe/device"
 	"github.com/tensorpipe-go/tensorpipe/internal/bulk"
 	"github.com/tensorpipe-go/tensorpipe/internal/framed"
 	"github.com/tensorpipe-go/tensorpipe/internal/wire"
@@ -31,6 +32,7 @@ type nativePipe struct {
 	compresses bool // both ends support compression
 	joins      bool // both ends support joined tensors
 	eager      bool // both ends support eager transfers
+	onlyHosts  bool // a tensor from cpu:0 can only go to cpu:0, also if the receiver chooses
 }
 
 // prepareSession acquires the resources of a session on conn. It returns an error if that fails;
@@ -130,6 +132,10 @@ func (p *nativePipe) open(ctx context.Context, s *spec) error {
 		}
 	}
 	p.assignChannels(s.routes)
+	p.onlyHosts = true
+	for pair := range p.channelsByPair {
+		p.onlyHosts = p.onlyHosts && (pair.local != device.CPU() || pair.remote == device.CPU())
+	}
 	return nil
 }
 

@@ -5,6 +5,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/tensorpipe-go/tensorpipe/channel/basic"
+	"github.com/tensorpipe-go/tensorpipe/channel/channeltest/npu"
 	"github.com/tensorpipe-go/tensorpipe/device"
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
@@ -17,7 +19,8 @@ func TestAnswerIsInline(t *testing.T) {
 		message(1, []int{100_000}, nil),
 		message(2, []int{1 << 20}, nil),
 		message(3, nil, []int{65_537}, cpu),
-		message(4, []int{300_000, 10, 0}, []int{500_000, 0, 100, 200_000}, cpu, cpu, cpu, cpu),
+		message(4, nil, []int{100_000, 300_000}),
+		message(5, []int{300_000, 10, 0}, []int{500_000, 0, 100, 200_000}, cpu, cpu, cpu, cpu),
 	} {
 		client, server := connect(t, pathNamed("uv+basic+native"))
 		grantCredit(t, client, server)
@@ -40,24 +43,28 @@ func TestAnswerIsInline(t *testing.T) {
 
 // TestAnswerIsNotInline lists messages whose parts of more than 64 KiB are not inline, although they answer one.
 func TestAnswerIsNotInline(t *testing.T) {
-	cpu, large := device.CPU(), message(1, []int{200_000}, nil)
+	cpu, large, kind := device.CPU(), message(1, []int{200_000}, nil), npu.NewKind()
+	t.Cleanup(kind.Close)
+	withNPU := func(o *pipe.Options) {
+		o.Channels = append(o.Channels, pipe.ChannelEntry{Name: npu.Name, Priority: -1, Factory: npu.New(kind, basic.New())})
+	}
 	for name, c := range map[string]struct {
 		path    string
 		message *pipe.Message
 		adjust  func(*pipe.Options)
 	}{
-		"one part that waits for Read": {"uv+basic+native", message(1, []int{200_000}, []int{70_000}), nil},
-		"a long description":           {"uv+basic+native", &pipe.Message{Metadata: make([]byte, 5000), Payloads: large.Payloads}, nil},
-		"longer than 1 MiB":            {"uv+basic+native", message(1, []int{1<<20 + 1}, nil), nil},
-		"parts longer than 1 MiB":      {"uv+basic+native", message(1, []int{1 << 19, 1 << 19, 1}, nil), nil},
-		"no eager transfers":           {"uv+basic+native", large, func(o *pipe.Options) { o.NoEager = true }},
-		"with a checksum":              {"uv+basic+native", large, func(o *pipe.Options) { o.Checksum = true }},
-		"the receiver chooses":         {"uv+basic+native", message(1, nil, []int{200_000}), nil},
-		"another channel":              {"uv+xth+native", message(1, nil, []int{200_000}, cpu), nil},
-		"TLS":                          {"tls+basic+native", large, nil},
-		"a transport without polls":    {"mem+basic+native", large, eager},
-		"no room in the window":        {"uv+basic+native", message(1, []int{900_000}, nil), func(o *pipe.Options) { o.Limits.ContextWindowBytes = 32 << 20 }},
-		"no credit":                    {"uv+basic+native", large, func(o *pipe.Options) { o.Limits.ContextWindowBytes = 1 << 20 }},
+		"one part that waits for Read":  {"uv+basic+native", message(1, []int{200_000}, []int{70_000}), withNPU},
+		"a long description":            {"uv+basic+native", &pipe.Message{Metadata: make([]byte, 5000), Payloads: large.Payloads}, nil},
+		"longer than 1 MiB":             {"uv+basic+native", message(1, []int{1<<20 + 1}, nil), nil},
+		"parts longer than 1 MiB":       {"uv+basic+native", message(1, []int{1 << 19, 1 << 19, 1}, nil), nil},
+		"no eager transfers":            {"uv+basic+native", large, func(o *pipe.Options) { o.NoEager = true }},
+		"with a checksum":               {"uv+basic+native", large, func(o *pipe.Options) { o.Checksum = true }},
+		"the receiver may choose npu:0": {"uv+basic+native", message(1, nil, []int{200_000}), withNPU},
+		"another channel":               {"uv+xth+native", message(1, nil, []int{200_000}, cpu), nil},
+		"TLS":                           {"tls+basic+native", large, nil},
+		"a transport without polls":     {"mem+basic+native", large, eager},
+		"no room in the window":         {"uv+basic+native", message(1, []int{900_000}, nil), func(o *pipe.Options) { o.Limits.ContextWindowBytes = 32 << 20 }},
+		"no credit":                     {"uv+basic+native", large, func(o *pipe.Options) { o.Limits.ContextWindowBytes = 1 << 20 }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			adjust := []func(*pipe.Options){}

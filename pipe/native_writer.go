@@ -264,7 +264,7 @@ func (o *nativeWriter) inlineLimit() int {
 
 // isAnswer reports whether m is taken for an answer, which arrives sooner inline than eagerly: exactly
 // one message was received since the last one was sent, so the peer probably waits for m and reads it
-// from the socket itself, and nothing else is being sent. Each part could be eager, the peer has granted
+// from the socket itself, and nothing else is being sent. Each part goes between hosts, the peer has granted
 // credit for all of them, and the window of the stream has room. The caller holds mu.
 func (o *nativeWriter) isAnswer(m *Message, size *messageSize) bool {
 	p, n := o.pipe, size.data
@@ -280,7 +280,8 @@ func (o *nativeWriter) isAnswer(m *Message, size *messageSize) bool {
 	}
 	for i := range m.Tensors {
 		b, target := m.Tensors[i].Buffer, m.Tensors[i].TargetDevice
-		if !b.IsHost() || b.Stream() != nil || b.Device() != device.CPU() || target != device.CPU() {
+		toHost := target == device.CPU() || target.IsZero() && p.onlyHosts
+		if !b.IsHost() || b.Stream() != nil || b.Device() != device.CPU() || !toHost {
 			return false
 		}
 		if !p.onBulk(b.Len()) || !p.onBulk(n) { // they could be joined
