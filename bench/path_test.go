@@ -96,8 +96,8 @@ func TestRoute(t *testing.T) {
 		{pipe.DialectNative, 0, ""}, {pipe.DialectNative, 8, Inline}, {pipe.DialectNative, 200_000, "basic"},
 		{pipe.DialectCompatible, 8, "basic"},
 	} {
-		s := small(c.size, c.size < 1000) // the answers of round trips to a named device may be inline
-		s.Dialect = c.dialect
+		s := small(c.size, true)
+		s.Dialect, s.NoEager = c.dialect, true // otherwise round trips are inline
 		r, err := Go{Child: child(t)}.Measure(t.Context(), s)
 		require.NoError(t, err)
 		require.Equal(t, []string{c.want, c.want}, []string{r.TripRoute, r.OneWayRoute}, "%s, %d bytes", c.dialect, c.size)
@@ -118,7 +118,8 @@ func TestRouteBelowLaneSize(t *testing.T) {
 		{pipe.DialectNative, []string{"mpt_uv", "basic"}, 200_000, "basic"}, {pipe.DialectNative, []string{"mpt_uv", "basic"}, 1 << 20, "mpt_uv"},
 		{pipe.DialectNative, []string{"mpt_uv"}, 8, Inline}, {pipe.DialectCompatible, []string{"mpt_uv", "basic"}, 8, "mpt_uv"},
 	} {
-		s := small(c.size, c.size != 200_000) // likewise
+		s := small(c.size, true)
+		s.NoEager = true // likewise
 		s.Dialect, s.Channels, s.OneWay = c.dialect, c.channels, 20
 		r, err := Go{Child: child(t)}.Measure(t.Context(), s)
 		require.NoError(t, err)
@@ -129,15 +130,17 @@ func TestRouteBelowLaneSize(t *testing.T) {
 	require.Equal(t, []string{"inline,bulk", "bulk"}, []string{r.TripRoute, r.OneWayRoute}, "a pipe without lanes")
 }
 
-// TestRouteOfAnswers tests that round trips to a named device show the inline answers.
+// TestRouteOfAnswers tests that round trips show the inline answers, also if the receiver chooses the device.
 func TestRouteOfAnswers(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("elsewhere callers do not read the socket, and answers are not inline")
 	}
-	r, err := Go{Child: child(t)}.Measure(t.Context(), small(200_000, true))
-	require.NoError(t, err)
-	require.Contains(t, r.TripRoute, Inline)
-	require.Contains(t, r.OneWayRoute, "basic")
+	for _, named := range []bool{true, false} {
+		r, err := Go{Child: child(t)}.Measure(t.Context(), small(200_000, named))
+		require.NoError(t, err)
+		require.Contains(t, r.TripRoute, Inline)
+		require.Contains(t, r.OneWayRoute, "basic")
+	}
 }
 
 // TestRouteOfAPhase tests that route counts only tensors that were sent or received between the two
