@@ -55,8 +55,8 @@ type Options struct {
 	// neither end sets it, these are sent at once, or in order once the peer has read
 	// enough of those before them, except through shared memory, by a
 	// channel that needs no READY, to a peer that has not admitted the pipe, and before a
-	// pipe has sent its first such part; in an answer they may be inline instead, see
-	// Plan.Inline. A pipe then receives up to 8 MiB before Read is
+	// pipe has sent its first such part; in an answer these, and tensors without a named
+	// target, may be inline instead, see Plan.Inline. A pipe then receives up to 8 MiB before Read is
 	// called, which is part of Limits.ContextWindowBytes; bytes that are not read within
 	// 100 ms are copied once more, to at most twice as much memory.
 	NoEager bool

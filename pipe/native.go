@@ -132,10 +132,7 @@ func (p *nativePipe) open(ctx context.Context, s *spec) error {
 		}
 	}
 	p.assignChannels(s.routes)
-	p.onlyHosts = true
-	for pair := range p.channelsByPair {
-		p.onlyHosts = p.onlyHosts && (pair.local != device.CPU() || pair.remote == device.CPU())
-	}
+	p.onlyHosts = p.staysOnHost(device.CPU(), device.Device{}, false)
 	return nil
 }
 

@@ -11,7 +11,7 @@ import (
 	"github.com/tensorpipe-go/tensorpipe/pipe"
 )
 
-// TestAnswerIsInline checks that an answer of up to 1 MiB has parts inline that would be eager otherwise,
+// TestAnswerIsInline checks that an answer of up to 1 MiB has parts inline that are eager or wait for Read otherwise,
 // and that only the first message after a received one is an answer.
 func TestAnswerIsInline(t *testing.T) {
 	cpu := device.CPU()

@@ -40,8 +40,9 @@ type Plan struct {
 	// end sends: a payload, or a tensor in host memory, that travels within the
 	// message, without a channel. InlineMessage is the most inline bytes of one
 	// message; parts beyond it are not inline. Over TCP they are 64 KiB and 1 MiB, and
-	// a message of up to 1 MiB is inline if all its parts could be sent eagerly, see
-	// Options.NoEager, and it follows a single received message.
+	// a message of up to 1 MiB is inline if it follows a single received message, and all
+	// its parts could be sent eagerly, see Options.NoEager, or are tensors for which the
+	// receiver can only choose cpu:0.
 	// Through shared memory both are 2 MiB: all parts of a message of at most that
 	// size are inline, and larger messages, and those with compressed parts, have the
 	// bounds of TCP. Both are 0 in the compatible dialect.

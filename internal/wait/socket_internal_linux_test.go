@@ -26,8 +26,17 @@ func socketPair(t *testing.T, a *arbiter) (*Reader, net.Conn) {
 }
 
 // sockets returns the two ends of a connection, which are closed when the test ends.
-func sockets(t *testing.T) (near, far *net.TCPConn) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+func sockets(t *testing.T) (near, far *net.TCPConn) { return socketsWithBuffer(t, 0) }
+
+// socketsWithBuffer is sockets with a receive buffer of that many bytes at near, 0 for the usual one.
+func socketsWithBuffer(t *testing.T, buffer int) (near, far *net.TCPConn) {
+	c := net.ListenConfig{Control: func(_, _ string, raw syscall.RawConn) (err error) {
+		if buffer > 0 {
+			_ = raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF, buffer) })
+		}
+		return err
+	}}
+	l, err := c.Listen(t.Context(), "tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	defer l.Close()
 	dialled, err := net.Dial("tcp", l.Addr().String())
@@ -128,10 +137,9 @@ func TestPollerSeesOneByte(t *testing.T) {
 // A SocketPoller that has read much at once is woken for one byte while it blocks, and for fewer arrivals than
 // before while it does not.
 func TestPollerOfLongMessages(t *testing.T) {
-	near, far := sockets(t)
+	near, far := socketsWithBuffer(t, 1<<20)
 	p, err := NewSocketPoller(near, Config{})
 	require.NoError(t, err)
-	require.NoError(t, near.SetReadBuffer(1<<20))
 	wait := func() error { return p.Wait(func() bool { return false }) }
 	for _, c := range []struct{ write, low int }{{quietBytes, quietBytes}, {2 * quietBytes, quietBytes}, {1, quietLong}} {
 		done := testwait.StartBlocked(t, "Wait", wait)

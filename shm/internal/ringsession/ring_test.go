@@ -65,7 +65,7 @@ func TestPiecesArePublishedInBatches(t *testing.T) {
 // All reads of a large part are recognized as such, even if its first bytes were read together with
 // the bytes before them. Reads after its end are not.
 func TestLargeParts(t *testing.T) {
-	const batch = 512 << 10
-	large := ringsession.InLargePart(batch, 1<<20-8000, 1<<19-8000, 100, batch, 1<<21, 3<<19, 3<<19, 40)
-	require.Equal(t, []bool{true, true, false, false, true, true, true, false}, large)
+	const batch = 256 << 10
+	large := ringsession.InLargePart(batch, 1<<20-8000, 3<<18-8000, 1<<19-8000, 100, batch, 1<<21, 7<<18, 7<<18, 40)
+	require.Equal(t, []bool{true, true, true, false, false, true, true, true, false}, large)
 }
