@@ -223,7 +223,7 @@ func TestBenchPeerTakesAnotherPath(t *testing.T) {
 	if err := (bench.Libtensorpipe{}).Build(); errors.Is(err, errors.ErrUnsupported) {
 		t.Skip(err)
 	}
-	args := "bench -peer libtensorpipe -pairs 1 -transport uv -channel basic -peer-channel mpt_uv -lanes 2 -count 3 -size 100KiB"
+	args := "bench -peer libtensorpipe -pairs 1 -transport uv -channel basic -peer-channel mpt_uv -lanes 2 -count 3 -size 100KiB -eager=false"
 	stdout, stderr, code := tpipe(t, strings.Fields(args)...)
 	require.Zero(t, code, stderr)
 	lines := strings.Split(strings.TrimSpace(stdout), "\n")
@@ -266,7 +266,7 @@ func TestBenchPeerBesideAuto(t *testing.T) {
 func TestBenchCatalog(t *testing.T) {
 	all := catalog(torchLanes)
 	sizes := []int{8, 100 << 10}
-	stdout, stderr, code := tpipe(t, "bench", "-json", "-count", "3", "-size", "8,100KiB", "-lanes", "2",
+	stdout, stderr, code := tpipe(t, "bench", "-json", "-count", "3", "-size", "8,100KiB", "-lanes", "2", "-eager=false",
 		"-transport", strings.Join(transportNames(all), ","), "-channel", strings.Join(channelNames(all), ","))
 	require.Zero(t, code, stderr)
 	want := map[string]string{}
