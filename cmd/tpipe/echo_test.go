@@ -228,10 +228,10 @@ func TestEchoPortInUse(t *testing.T) {
 	require.Equal(t, 1, strings.Count(stderr, "\n"), stderr)
 }
 
-// endlessPing starts a ping to url that runs until it is ended, and returns it once its pipe is
-// open.
-func endlessPing(t *testing.T, url string) *process {
-	p := start(t, "ping", "-to", url, "-count", "10000000", "-size", "100KiB")
+// endlessPing starts a ping to url, with the further arguments args, that runs until it is ended, and
+// returns it once its end of the pipe is open.
+func endlessPing(t *testing.T, url string, args ...string) *process {
+	p := start(t, append([]string{"ping", "-to", url, "-count", "10000000", "-size", "100KiB"}, args...)...)
 	p.lineWith("cpu:0 to cpu:0")
 	return p
 }
@@ -251,9 +251,12 @@ func TestEchoKilled(t *testing.T) {
 }
 
 func TestEchoStoppedInTheMiddle(t *testing.T) {
+	authority := newAuthority(t)
+	cert, key := authority.member(t, "echo", true)
 	for _, s := range []os.Signal{syscall.SIGTERM, os.Interrupt} {
-		echo, url := startEcho(t)
-		ping := endlessPing(t, url)
+		echo, url := startEcho(t, "-tls-cert", cert, "-tls-key", key)
+		ping := endlessPing(t, url, "-tls-ca", authority.file)
+		echo.stderr.await(t, "pipe opened") // only with TLS; until then the end of the echo loses the ping
 		echo.signal(s)
 		_, stderr, code := echo.wait()
 		require.Zero(t, code, stderr)
