@@ -17,6 +17,7 @@ func NewMemoryPoller(spin time.Duration) *MemoryPoller {
 	return &MemoryPoller{spinner{
 		bound:        spin,
 		placement:    new(placement),
+		shared:       &processWaiters,
 		registration: &registration{arbiter: &process},
 		busy:         busy,
 		now:          func() time.Duration { return time.Since(epoch) },
@@ -27,7 +28,8 @@ func NewMemoryPoller(spin time.Duration) *MemoryPoller {
 // Poll calls ready until ready returns true, the time to poll ends, or more than one other connection
 // of the process has input. It reports whether ready returned true. If Poll returns false the
 // caller should block. It returns false at once, without a call of ready, if the goroutine may not
-// poll now.
+// poll now. If more than one other connection has input when Poll is called, it polls for the SharedWaiters of the
+// process too, and returns false once it has woken one; only one goroutine at a time does that.
 func (m *MemoryPoller) Poll(ready func() bool) bool { return m.spinner.poll(ready) }
 
 // PollDue calls ready until ready returns true or the time to poll ends, and reports whether ready

@@ -17,7 +17,7 @@ func (s *socketSpinner) init(bound time.Duration, r *registration) {
 		registration: r,
 		busy:         busy,
 		now:          func() time.Duration { return time.Since(epoch) },
-		yield:        yieldAll,
+		yield:        s.yieldAll,
 		stop:         s.otherHasInput,
 	}
 }
@@ -40,10 +40,18 @@ func (s *socketSpinner) otherHasInput() bool {
 	return true
 }
 
-// yieldAll yields to other goroutines, and to other threads if the process has one processor.
-func yieldAll() {
-	runtime.Gosched()
-	if runtime.GOMAXPROCS(0) == 1 {
+// goschedInCrowd is the number of yields to threads for each one to goroutines if the machine is crowded.
+const goschedInCrowd = 64
+
+// yieldAll yields to other goroutines, or to other threads if the machine is crowded, and to both if the process
+// has one processor.
+func (s *socketSpinner) yieldAll() {
+	single := runtime.GOMAXPROCS(0) == 1
+	crowded := s.crowd.yields()
+	if single || !crowded || s.crowd.polls%goschedInCrowd == 0 || s.registration.arbiter.takeStarted() {
+		runtime.Gosched()
+	}
+	if single || crowded {
 		yieldThread()
 	}
 }

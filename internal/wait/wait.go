@@ -13,7 +13,7 @@
 // itself.
 //
 // A Reader yields to other threads (sched_yield) only if the process has one processor
-// (GOMAXPROCS). In a process with an idle second processor, each such yield makes the runtime wake a
+// (GOMAXPROCS), or after spins that lacked input, which show that the machine is crowded. In a process with an idle second processor, each such yield makes the runtime wake a
 // thread, which would take over the goroutines; the reply would then travel between threads that
 // block and wake. While the spinning thread keeps its processor, that thread does not get the
 // goroutines.
@@ -45,7 +45,9 @@
 //   - Only the goroutines of one reader of a process spin at a time, or two of memory, and only if for some time
 //     nothing arrived for others. A spin for one of several readers would delay the others: the
 //     kernel is not asked for their input during it. If the process has one processor, two sockets
-//     may be spun on: the spin on one asks the kernel about the other too, and ends if that has input.
+//     may be spun on: the spin on one asks the kernel about the other too, and ends if that has input. If more
+//     than two readers of memory have input, one goroutine may spin, which polls for the others too, see
+//     [SharedWaiter].
 //
 // A socket without traffic costs nothing.
 //

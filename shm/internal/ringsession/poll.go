@@ -49,7 +49,8 @@ func (s *stream) PollWritable() bool {
 
 // Wait implements transport.Poller: it blocks until TryRead has bytes or an error to return, or
 // Wake is called. It does not poll itself. While it blocks, the peer sends a doorbell when the
-// stream becomes readable, which with busy polling it need not. While another goroutine polls (PollReadable) the peer sends none, and that
+// stream becomes readable, unless a goroutine polls for it: with busy polling, or one that spins for another stream
+// (wait.SharedWaiter). While another goroutine polls this stream (PollReadable) the peer sends none, and that
 // goroutine's call of Arm wakes Wait.
 func (s *stream) Wait() {
 	for !s.woken.Swap(false) {
@@ -120,11 +121,16 @@ func (s *stream) Arm() {
 func (s *stream) requestDoorbell(on bool) bool {
 	s.read.mu.Lock()
 	defer s.read.mu.Unlock()
+	return s.setDoorbell(on)
+}
+
+// setDoorbell does what requestDoorbell does, for a caller that holds read.mu.
+func (s *stream) setDoorbell(on bool) bool {
 	in := s.rings.in
 	if in == nil {
 		return true
 	}
-	if on && s.inWait == nil {
+	if on && s.read.busy == nil {
 		failpoint.Here()
 		in.header.readerBlocked.Store(1)
 		failpoint.Here()
@@ -133,6 +139,23 @@ func (s *stream) requestDoorbell(on bool) bool {
 		in.header.readerBlocked.Store(0)
 	}
 	return s.readChanged()
+}
+
+// requestWithoutBlocking does what requestDoorbell does, for a goroutine that polls for the caller of Wait. If
+// on is true, it wakes Wait if that need not wait, or if another goroutine reads. It does nothing while
+// another goroutine polls the stream, whose call of Arm requests the doorbell.
+func (s *stream) requestWithoutBlocking(on bool) {
+	if s.polling.Load() {
+		return
+	}
+	known := s.read.mu.TryLock()
+	changed := !known || s.setDoorbell(on)
+	if known {
+		s.read.mu.Unlock()
+	}
+	if on && changed {
+		s.read.wake()
+	}
 }
 
 // readable reports whether TryRead has bytes or an error to return. It acquires read.mu.

@@ -39,7 +39,13 @@ type stream struct {
 
 	isReadable func() bool // the method readable
 
-	inWait *wait.BusyWaiter // the caller of Wait; nil without busy polling
+	inWait blockedWaiter // the caller of Wait
+}
+
+// blockedWaiter is a *wait.BusyWaiter, with busy polling, or a *wait.SharedWaiter.
+type blockedWaiter interface {
+	Begin()
+	End()
 }
 
 // ringPair holds the ring that a stream reads from (in) and the ring that it writes to (out).
@@ -55,11 +61,13 @@ func newStream(peer *peerSocket, id doorbell, rings ringPair, a Addresses, polle
 	s.read.init(poller.Clone().StopWhen(s.interrupted.Load), s.readChanged)
 	s.write.init(poller.Clone().SpinLonger(), s.writeChanged) // a full ring waits for a reader that may be blocked
 	s.isReadable = s.readable
-	if busy {
-		s.read.waitBusy()
-		s.write.waitBusy()
-		s.inWait = wait.NewBusyWaiter(s.readableUnlessPolled, s.read.wake)
+	if !busy {
+		s.inWait = wait.NewSharedWaiter(s.readableUnlessPolled, s.read.wake, s.requestWithoutBlocking)
+		return s
 	}
+	s.read.waitBusy()
+	s.write.waitBusy()
+	s.inWait = wait.NewBusyWaiter(s.readableUnlessPolled, s.read.wake)
 	return s
 }
 
