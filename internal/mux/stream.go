@@ -47,7 +47,7 @@ func (s *stream) Read(p []byte) (int, error) {
 	s.reading.Lock()
 	defer s.reading.Unlock()
 	for {
-		ended := s.sessionEnded.Load() // nothing is received after that
+		late := s.sessionEnded.Load() || s.readDeadline.Passed() // bytes that have arrived before are still read
 		n, err := 0, error(nil)
 		if !s.closed.Load() && len(p) > 0 {
 			n, err = s.received.take(p)
@@ -58,7 +58,7 @@ func (s *stream) Read(p []byte) (int, error) {
 			return n, nil
 		case err != nil || len(p) == 0 && !s.closed.Load():
 			return 0, s.cause(err)
-		case s.closed.Load(), ended, s.readDeadline.Passed():
+		case late || s.closed.Load():
 			return 0, s.cause(os.ErrDeadlineExceeded)
 		}
 		s.session.link.watch.expect()
