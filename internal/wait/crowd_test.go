@@ -2,32 +2,42 @@ package wait
 
 import (
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 )
 
 // Two spins without input, soon after each other, make the next ones yield to threads.
 func TestCrowd(t *testing.T) {
-	var c crowd
-	spin := func(found bool) (yields bool) {
+	c, now := &crowd{}, time.Hour
+	spin := func(found bool, after time.Duration) (yields bool) {
 		c.begin()
-		yields = c.yields()
-		if !found {
-			c.failed()
+		if now += after; !found {
+			c.failed(now)
 		}
-		return yields
+		return c.yielding
 	}
 	for range 3 {
-		require.False(t, spin(false))
-		for range nearFailures {
-			require.False(t, spin(true), "a single one without input")
-		}
+		require.False(t, spin(false, nearFailures))
+		require.False(t, spin(true, time.Microsecond))
 	}
-	require.False(t, spin(false))
-	require.False(t, spin(true))
-	require.False(t, spin(false))
-	for i := range crowdedSpins - 1 {
-		require.True(t, spin(true), i)
+	require.False(t, spin(false, nearFailures/2))
+	for i := range crowdedSpins {
+		require.True(t, spin(true, time.Microsecond), i)
 	}
-	require.False(t, spin(true), "to find out whether it is still necessary")
+	require.False(t, spin(true, time.Microsecond), "to find out whether it is still necessary")
+}
+
+// Spins on a socket that lack input, as on a crowded machine, make later ones yield to threads, in place of goroutines.
+func TestSpinsOnCrowdedMachine(t *testing.T) {
+	s := newTestSpinner(100 * time.Microsecond).makeExclusive()
+	s.crowd = &crowd{}
+	for s.crowd.left == 0 {
+		s.wait(0)
+	}
+	require.False(t, s.crowd.yielding)
+	s.backoff = backoff{}
+	succeeded, _ := s.wait(1)
+	require.True(t, succeeded)
+	require.True(t, s.crowd.yielding)
 }

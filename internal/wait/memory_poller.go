@@ -17,7 +17,6 @@ func NewMemoryPoller(spin time.Duration) *MemoryPoller {
 	return &MemoryPoller{spinner{
 		bound:        spin,
 		placement:    new(placement),
-		shared:       &processWaiters,
 		registration: &registration{arbiter: &process},
 		busy:         busy,
 		now:          func() time.Duration { return time.Since(epoch) },
@@ -28,9 +27,18 @@ func NewMemoryPoller(spin time.Duration) *MemoryPoller {
 // Poll calls ready until ready returns true, the time to poll ends, or more than one other connection
 // of the process has input. It reports whether ready returned true. If Poll returns false the
 // caller should block. It returns false at once, without a call of ready, if the goroutine may not
-// poll now. If more than one other connection has input when Poll is called, it polls for the SharedWaiters of the
-// process too, and returns false once it has woken one; only one goroutine at a time does that.
+// poll now.
 func (m *MemoryPoller) Poll(ready func() bool) bool { return m.spinner.poll(ready) }
+
+// PollForAll does what Poll does. If the goroutine may not poll alone, for example because two other
+// connections have input, it polls for the SharedWaiters of the process too, until one of these is ready; it
+// then wakes that, and returns false. Only one goroutine at a time polls for all.
+func (m *MemoryPoller) PollForAll(ready func() bool) bool {
+	if m.spinner.registration.exclusive() {
+		return m.spinner.poll(ready)
+	}
+	return processWaiters.spin(&m.spinner, ready)
+}
 
 // PollDue calls ready until ready returns true or the time to poll ends, and reports whether ready
 // returned true. It is for a change that should come soon, such as a reply: unlike Poll it polls

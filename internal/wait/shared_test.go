@@ -28,18 +28,32 @@ func newTestWaiter(shared *sharedWaiters, readyAt int) *testWaiter {
 	return w
 }
 
-// newSharedSpinner returns a spinner that may not spin alone, and its SharedWaiters.
-func newSharedSpinner() (*testSpinner, *sharedWaiters) {
-	s := newTestSpinner(100 * time.Microsecond)
-	s.shared = &sharedWaiters{}
-	return s, s.shared
+// sharedSpinner is a spinner that polls for waiters of its own.
+type sharedSpinner struct {
+	*testSpinner
+	shared *sharedWaiters
 }
 
-// A goroutine that may not spin alone polls for all waiters, until one is ready, and wakes that. No peer is asked
+func newSharedSpinner() sharedSpinner {
+	return sharedSpinner{newTestSpinner(100 * time.Microsecond), &sharedWaiters{}}
+}
+
+// wait performs one wait, in which the n-th poll succeeds, or none if n is 0. It returns whether
+// the wait has succeeded and how often it has polled.
+func (s sharedSpinner) wait(n int) (succeeded bool, polls int) {
+	s.polls = 0
+	return s.shared.spin(s.spinner, func() bool {
+		s.polls++
+		s.time += time.Microsecond
+		return s.polls == n
+	}), s.polls
+}
+
+// A spin for all polls for each waiter, until one is ready, and wakes that. No peer is asked
 // for a doorbell meanwhile, and those of the others are afterwards.
 func TestSharedSpin(t *testing.T) {
-	s, shared := newSharedSpinner()
-	never, third := newTestWaiter(shared, 0), newTestWaiter(shared, 3)
+	s := newSharedSpinner()
+	never, third := newTestWaiter(s.shared, 0), newTestWaiter(s.shared, 3)
 	succeeded, polls := s.wait(0)
 	require.False(t, succeeded, "the other one has input")
 	require.Equal(t, []int{3, 3, 3}, []int{polls, never.polls, third.polls})
@@ -49,6 +63,7 @@ func TestSharedSpin(t *testing.T) {
 	require.Equal(t, []bool{false, true}, never.requests)
 
 	third.End()
+	newTestWaiter(s.shared, 0)
 	succeeded, polls = s.wait(4)
 	require.True(t, succeeded)
 	require.Equal(t, 4, polls)
@@ -57,43 +72,73 @@ func TestSharedSpin(t *testing.T) {
 	require.Equal(t, []bool{false, true, false, true}, never.requests)
 }
 
-// A spin for all ends after its bound, and such spins become rare while they find nothing.
+// A spin for all ends after its bound, and such spins become rare while they find nothing. The waits without a spin
+// leave the doorbells alone. A spin that is interrupted does not count.
 func TestSharedSpinIsBounded(t *testing.T) {
-	s, shared := newSharedSpinner()
-	w := newTestWaiter(shared, 0)
-	for _, want := range []int{100, 0, 100, 0, 0, 100} {
+	s := newSharedSpinner()
+	w := newTestWaiter(s.shared, 0)
+	newTestWaiter(s.shared, 0)
+	const first = pollsBeforeYield / 3 // polls that take no yield; the last one comes after the bound
+	for i, want := range []int{first + 101, 0, first + 101, 0, 0, first + 101} {
 		succeeded, polls := s.wait(0)
 		require.False(t, succeeded)
 		require.Equal(t, want, polls)
+		require.Len(t, w.requests, []int{2, 2, 4, 4, 4, 6}[i])
 		require.True(t, w.requests[len(w.requests)-1])
 	}
 	stopped := false
 	s.stop = func() bool { return stopped }
-	s.backoff = backoff{}
-	w.ready = func() bool { stopped = true; return false }
+	for range 4 {
+		_, polls := s.wait(0)
+		require.Zero(t, polls)
+	}
+	for range 2 {
+		stopped = false
+		s.yield = func() { stopped = true }
+		_, polls := s.wait(0)
+		require.Equal(t, first+1, polls, "the reader was interrupted")
+	}
 	_, polls := s.wait(0)
-	require.Equal(t, 1, polls, "the reader was interrupted")
-	_, polls = s.wait(0)
 	require.Zero(t, polls)
 }
 
-// Without waiters there is no spin for all, and only one at a time.
+// After a yield in which another thread has had its time slice, the next waits do not spin for all.
+func TestSharedSpinOnBusyMachine(t *testing.T) {
+	s := newSharedSpinner()
+	w := newTestWaiter(s.shared, 0)
+	newTestWaiter(s.shared, 0)
+	s.yield = func() { s.time += sliceYield }
+	const first = pollsBeforeYield / 3
+	succeeded, polls := s.wait(first + 1)
+	require.True(t, succeeded)
+	require.Equal(t, first+1, polls)
+	for range skipDescheduled {
+		_, polls := s.wait(1)
+		require.Zero(t, polls)
+	}
+	require.Len(t, w.requests, 2)
+	succeeded, _ = s.wait(1)
+	require.True(t, succeeded)
+}
+
+// There is no spin for all without two waiters, and only one at a time.
 func TestSharedSpinsAreExclusive(t *testing.T) {
-	s, shared := newSharedSpinner()
+	s := newSharedSpinner()
+	own := newTestWaiter(s.shared, 0)
 	_, polls := s.wait(1)
 	require.Zero(t, polls)
-	w := newTestWaiter(shared, 0)
-	n, ok := shared.begin()
+	w := newTestWaiter(s.shared, 0)
+	n, ok := s.shared.begin(s.spinner)
 	require.True(t, ok)
-	require.Equal(t, 1, n)
+	require.Equal(t, 2, n)
 	_, polls = s.wait(1)
 	require.Zero(t, polls)
-	late := newTestWaiter(shared, 0)
+	late := newTestWaiter(s.shared, 0)
 	require.Equal(t, []bool{false}, late.requests, "it is polled for")
-	shared.end()
+	s.shared.end(spinInterrupted)
 	require.Equal(t, []bool{false, true}, late.requests)
 	require.Equal(t, []bool{false, true}, w.requests)
-	w.End()
+	own.End()
 	late.End()
 	_, polls = s.wait(1)
 	require.Zero(t, polls)
@@ -101,22 +146,24 @@ func TestSharedSpinsAreExclusive(t *testing.T) {
 
 // The waiter that has waited longest is polled for no more once there are too many; its doorbell is requested.
 func TestSharedWaitersAreBounded(t *testing.T) {
-	shared := &sharedWaiters{}
+	s := newSharedSpinner()
 	var waiters []*testWaiter
 	for range maxShared {
-		waiters = append(waiters, newTestWaiter(shared, 0))
+		waiters = append(waiters, newTestWaiter(s.shared, 0))
 	}
-	_, ok := shared.begin()
+	_, ok := s.shared.begin(s.spinner)
 	require.True(t, ok)
-	newTestWaiter(shared, 0)
-	require.Len(t, shared.waiters, maxShared)
-	require.False(t, shared.poll())
+	newTestWaiter(s.shared, 0)
+	require.Len(t, s.shared.waiters, maxShared)
+	_, found := s.shared.poll(func() bool { return false })
+	require.False(t, found)
 	require.Zero(t, waiters[0].polls)
 	require.Equal(t, []bool{false, true}, waiters[0].requests)
 	require.Equal(t, 1, waiters[1].polls)
-	shared.end()
+	s.shared.end(spinInterrupted)
 	require.Len(t, waiters[0].requests, 2)
-	newTestWaiter(shared, 0)
+	newTestWaiter(s.shared, 0)
 	require.Equal(t, []bool{false, true}, waiters[1].requests, "nothing to request")
 	waiters[0].End()
+	require.Len(t, s.shared.waiters, maxShared, "it was not among them any more")
 }

@@ -14,6 +14,7 @@ func (s *socketSpinner) init(bound time.Duration, r *registration) {
 	epoch := time.Now()
 	s.spinner = spinner{
 		bound:        bound,
+		crowd:        &crowd{},
 		registration: r,
 		busy:         busy,
 		now:          func() time.Duration { return time.Since(epoch) },
@@ -44,14 +45,14 @@ func (s *socketSpinner) otherHasInput() bool {
 const goschedInCrowd = 64
 
 // yieldAll yields to other goroutines, or to other threads if the machine is crowded, and to both if the process
-// has one processor.
+// has one processor. On a crowded machine it yields to goroutines now and then, and if GoroutineStarted was called.
 func (s *socketSpinner) yieldAll() {
 	single := runtime.GOMAXPROCS(0) == 1
-	crowded := s.crowd.yields()
-	if single || !crowded || s.crowd.polls%goschedInCrowd == 0 || s.registration.arbiter.takeStarted() {
+	s.crowd.polls++
+	if single || !s.crowd.yielding || s.crowd.polls%goschedInCrowd == 0 || s.registration.arbiter.takeStarted() {
 		runtime.Gosched()
 	}
-	if single || crowded {
+	if single || s.crowd.yielding {
 		yieldThread()
 	}
 }

@@ -8,10 +8,9 @@ import (
 
 // spinner decides when and how long a goroutine spins. One goroutine at a time uses it.
 type spinner struct {
-	bound        time.Duration  // longest spin; 0: never
-	placement    *placement     // nil if the kernel brings the bytes, as for sockets
-	crowd        crowd          // of a socket
-	shared       *sharedWaiters // nil for a socket
+	bound        time.Duration // longest spin; 0: never
+	placement    *placement    // nil if the kernel brings the bytes, as for sockets
+	crowd        *crowd        // of a socket; nil for memory
 	registration *registration
 	busy         *busyPoller // for which the reader polls while it spins
 	backoff      backoff
@@ -23,33 +22,10 @@ type spinner struct {
 // poll calls ready until ready returns true or the spin ends, and reports whether ready returned
 // true. If the reader may not spin now, poll returns false without calling ready.
 func (s *spinner) poll(ready func() bool) bool {
-	switch {
-	case s.bound <= 0 || s.stop != nil && s.stop():
-		return false
-	case s.registration.exclusive():
-		return s.backoff.allow() && s.spin(ready, spinAlone, 0)
-	}
-	return s.shared != nil && s.pollShared(ready)
-}
-
-// pollShared does what poll does for a reader of memory while more than two readers have input: it also
-// polls for the SharedWaiters of the process. The spin ends once it has woken one of them, since the goroutine
-// of that one can run only then.
-func (s *spinner) pollShared(ready func() bool) bool {
-	others, ok := s.shared.begin()
-	if !ok {
+	if s.bound <= 0 || !s.registration.exclusive() || s.stop != nil && s.stop() {
 		return false
 	}
-	defer s.shared.end()
-	if !s.backoff.allow() {
-		return false
-	}
-	own := false
-	s.spin(func() bool {
-		own = ready()
-		return own || s.shared.poll()
-	}, spinShared, others)
-	return own
+	return s.backoff.allow() && s.spin(ready, false)
 }
 
 // pollDue does what poll does, for a reader that expects input soon: it spins even while input
@@ -60,32 +36,24 @@ func (s *spinner) pollDue(ready func() bool) bool {
 		return false
 	}
 	defer s.registration.arbiter.due.Store(false)
-	return s.backoff.allow() && s.spin(ready, spinDue, 0)
+	return s.backoff.allow() && s.spin(ready, true)
 }
 
-// spinMode determines what ends a spin early.
-type spinMode int
-
-const (
-	spinAlone  spinMode = iota // arrivals for other readers, see exclusive, and spinner.stop
-	spinShared                 // spinner.stop
-	spinDue                    // nothing
-)
-
 // spin calls ready, with yields between the calls, until ready returns true or s.bound has passed,
-// and reports whether ready returned true. ready polls for that number of others as well. Unless the spin ends
-// early, spin records in s.backoff whether it has found input.
-func (s *spinner) spin(ready func() bool, mode spinMode, others int) bool {
+// and reports whether ready returned true. Unless due is true, arrivals for other readers and
+// s.stop end the spin early, see exclusive. If it does not end early, spin records in s.backoff whether it has
+// found input.
+func (s *spinner) spin(ready func() bool, due bool) bool {
 	s.busy.spinning()
-	if s.placement != nil && s.pollBeforeYield(ready, others) {
+	if s.placement != nil && s.pollBeforeYield(ready) {
 		return true
 	}
 	if s.placement != nil && s.registration.arbiter.takeStarted() {
 		runtime.Gosched()
 	}
-	s.crowd.begin()
 	yields, now := 0, s.now()
-	for end := now + s.bound; mode != spinAlone || s.registration.exclusive(); {
+	s.crowd.begin()
+	for end := now + s.bound; due || s.registration.exclusive(); {
 		if s.placement != nil && yields%yieldsPerGosched == yieldsPerGosched-1 && runtime.GOMAXPROCS(0) == 1 {
 			runtime.Gosched() // a goroutine may run here until it blocks or the runtime preempts it
 			now = s.now()
@@ -99,7 +67,7 @@ func (s *spinner) spin(ready func() bool, mode spinMode, others int) bool {
 		if s.busy.pollOne() {
 			runtime.Gosched() // the woken goroutine runs here
 		}
-		if mode != spinDue && s.stop != nil && s.stop() {
+		if !due && s.stop != nil && s.stop() {
 			return false
 		}
 		if ready() {
@@ -111,7 +79,7 @@ func (s *spinner) spin(ready func() bool, mode spinMode, others int) bool {
 		}
 		if now = s.now(); now >= end {
 			s.backoff.failed()
-			s.crowd.failed()
+			s.crowd.failed(now)
 			s.busy.gaveUp()
 			return false
 		}
@@ -120,10 +88,9 @@ func (s *spinner) spin(ready func() bool, mode spinMode, others int) bool {
 }
 
 // pollBeforeYield calls ready without yielding, as many times as s.placement determines, until
-// ready returns true. It reports whether ready returned true. If ready polls for others as well, it is called
-// as many times less. s.placement must not be nil.
-func (s *spinner) pollBeforeYield(ready func() bool, others int) bool {
-	for range s.placement.polls() / (1 + others) {
+// ready returns true. It reports whether ready returned true. s.placement must not be nil.
+func (s *spinner) pollBeforeYield(ready func() bool) bool {
+	for range s.placement.polls() {
 		if ready() {
 			s.placement.early()
 			s.backoff.succeeded()

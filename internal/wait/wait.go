@@ -13,10 +13,14 @@
 // itself.
 //
 // A Reader yields to other threads (sched_yield) only if the process has one processor
-// (GOMAXPROCS), or after spins that lacked input, which show that the machine is crowded. In a process with an idle second processor, each such yield makes the runtime wake a
+// (GOMAXPROCS). In a process with an idle second processor, each such yield makes the runtime wake a
 // thread, which would take over the goroutines; the reply would then travel between threads that
 // block and wake. While the spinning thread keeps its processor, that thread does not get the
 // goroutines.
+//
+// If spins lack input, one soon after the other, more threads may spin on the machine than it has
+// processors, and the reply waits for this one. For some spins a Reader then yields to threads, and
+// only now and then to goroutines.
 //
 // A [MemoryPoller] spins until memory changes, in which the kernel has no part. It polls for some
 // microseconds without a system call. After that it yields to other threads between polls: if more
@@ -45,9 +49,8 @@
 //   - Only the goroutines of one reader of a process spin at a time, or two of memory, and only if for some time
 //     nothing arrived for others. A spin for one of several readers would delay the others: the
 //     kernel is not asked for their input during it. If the process has one processor, two sockets
-//     may be spun on: the spin on one asks the kernel about the other too, and ends if that has input. If more
-//     than two readers of memory have input, one goroutine may spin, which polls for the others too, see
-//     [SharedWaiter].
+//     may be spun on: the spin on one asks the kernel about the other too, and ends if that has
+//     input. A reader of memory that may not spin alone may spin for all, see [SharedWaiter].
 //
 // A socket without traffic costs nothing.
 //

@@ -88,7 +88,7 @@ func (s *stream) PollReadable(due bool) bool {
 		if s.read.poller.PollDue(s.isReadable) {
 			return true
 		}
-	} else if s.read.poller.Poll(s.isReadable) {
+	} else if s.read.poller.PollForAll(s.isReadable) {
 		return true
 	}
 	s.interrupted.Store(false)
@@ -115,7 +115,7 @@ func (s *stream) Arm() {
 }
 
 // requestDoorbell sets the flag in the ring that makes the peer send a doorbell when the stream
-// becomes readable, or clears the flag if on is false. It returns true if a read need not wait,
+// becomes readable, or clears the flag if on is false. If on is true, it returns true if a read need not wait,
 // because tryRead has bytes or an error to return. After Close it only returns true. With busy polling
 // it only clears the flag. It acquires read.mu.
 func (s *stream) requestDoorbell(on bool) bool {
@@ -138,7 +138,7 @@ func (s *stream) setDoorbell(on bool) bool {
 		failpoint.Here()
 		in.header.readerBlocked.Store(0)
 	}
-	return s.readChanged()
+	return on && s.readChanged()
 }
 
 // requestWithoutBlocking does what requestDoorbell does, for a goroutine that polls for the caller of Wait. If

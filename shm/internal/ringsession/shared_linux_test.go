@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tensorpipe-go/tensorpipe/internal/testutil/testwait"
@@ -42,8 +43,8 @@ func links(t *testing.T, n int, waits wait.Config) []link {
 func (l link) write(t *testing.T) {
 	t.Helper()
 	n, err := l.writer.TryWrite([]byte("x"))
-	require.NoError(t, err)
-	require.Equal(t, 1, n)
+	assert.NoError(t, err)
+	assert.Equal(t, 1, n)
 }
 
 func (l link) read(t *testing.T) {
@@ -86,67 +87,87 @@ func TestPollServesOthers(t *testing.T) {
 	still.write(t) // with a doorbell
 	testwait.Finish(t, stillDone)
 	still.read(t)
+	stillDone = still.startWait(t)
 	poll = testwait.Start(func() bool { return polled.reader.PollReadable(false) })
-	for late.doorbellIsAsked() {
+	for late.doorbellIsAsked() || still.doorbellIsAsked() {
 		runtime.Gosched()
 	}
 	polled.write(t)
 	require.True(t, testwait.Finish(t, poll))
 	require.True(t, late.doorbellIsAsked())
+	require.True(t, still.doorbellIsAsked())
+	still.write(t)
+	testwait.Finish(t, stillDone)
 	require.NoError(t, late.writer.Close())
 	testwait.Finish(t, lateDone)
 }
 
-// Messages at random on several streams, each with a goroutine that waits and one that polls, all arrive, with any
-// number of processors.
+// Bytes on several streams at once, each with a goroutine that waits and one that polls, all arrive, with any
+// number of processors, and so does the end of each stream or session.
 func TestSharedPollsLoseNothing(t *testing.T) {
-	const messages = 2000
+	const messages = 500
 	for _, procs := range []int{1, 2, 4} {
 		defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(procs))
-		all := links(t, 5, wait.Config{Spin: wait.Spin})
-		var ended atomic.Bool
-		var readers []<-chan bool
-		arrived := make(chan int, len(all))
-		for i, l := range all {
-			input := make(chan struct{}, 1)
-			readers = append(readers, testwait.Start(func() bool {
-				for !ended.Load() {
-					l.reader.Wait()
-					select {
-					case input <- struct{}{}:
-					default:
-						runtime.Gosched() // until the bytes are read
+		var readers, writers []<-chan bool
+		for i, l := range links(t, 5, wait.Config{Spin: wait.Spin}) {
+			arrived := make(chan struct{}, 1)
+			readers = append(readers, l.readAll(arrived)...)
+			writers = append(writers, testwait.Start(func() bool {
+				for range messages {
+					l.write(t)
+					<-arrived
+					for range rand.IntN(3) {
+						runtime.Gosched()
 					}
 				}
-				close(input)
-				return true
-			}), testwait.Start(func() bool {
-				for range input {
-					for {
-						n, err := l.reader.TryRead(make([]byte, 1))
-						if n == 1 {
-							arrived <- i
-						}
-						if err != nil || n == 0 && !l.reader.PollReadable(false) {
-							break
-						}
-						l.reader.Arm()
-					}
+				if i%2 == 0 {
+					return assert.NoError(t, l.writer.Close())
 				}
-				return true
+				return assert.NoError(t, l.client.Close())
 			}))
 		}
-		for range messages {
-			i := rand.IntN(len(all))
-			all[i].write(t)
-			require.Equal(t, i, testwait.Finish(t, arrived))
-		}
-		ended.Store(true)
-		for _, l := range all {
-			require.NoError(t, l.writer.Close())
-		}
-		for _, r := range readers {
-			testwait.Finish(t, r)
+		for _, done := range append(writers, readers...) {
+			testwait.Finish(t, done)
 		}
 	}
+}
+
+// readAll reads until the stream or the session ends, on two goroutines, of which one waits and one polls, as those of
+// a pipe do. It sends a value to arrived for each byte.
+func (l link) readAll(arrived chan<- struct{}) []<-chan bool {
+	input := make(chan struct{}, 1)
+	var ended atomic.Bool
+	waits := testwait.Start(func() bool {
+		for !ended.Load() {
+			l.reader.Wait()
+			select {
+			case input <- struct{}{}:
+			default:
+				runtime.Gosched() // until the bytes are read
+			}
+		}
+		return true
+	})
+	polls := testwait.Start(func() bool {
+		defer l.reader.Arm() // for Wait
+		defer ended.Store(true)
+		for range input {
+			for readable := true; readable; {
+				n, err := l.reader.TryRead(make([]byte, 1))
+				if err != nil {
+					return true
+				}
+				if n == 1 {
+					arrived <- struct{}{}
+				} else {
+					readable = l.reader.PollReadable(false)
+				}
+				if readable && rand.IntN(2) == 0 {
+					l.reader.Arm()
+				}
+			}
+		}
+		return true
+	})
+	return []<-chan bool{waits, polls}
 }
