@@ -32,9 +32,9 @@
 //
 // # Waiting
 //
-// With a peer of this package, a call that waits polls the memory for a while, see [WithSpin], and if
-// several pipes have input in turn, that of the others which wait too. Then it sets a bit in the ring
-// and blocks. The peer wakes it with one byte on the Unix socket, a
+// With a peer of this package, a call that waits polls the memory for a while, see [WithSpin]; if
+// several pipes have input in turn, Next of a pipe polls for the others too. Then it sets a bit in the
+// ring and blocks. The peer wakes it with one byte on the Unix socket, a
 // doorbell, which it sends only if the bit is set. An idle connection costs no processor time.
 //
 // A C++ peer sends no doorbells: it writes a trigger to the ring of the transport's reactor, which

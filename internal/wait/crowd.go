@@ -20,7 +20,7 @@ type crowd struct {
 }
 
 const (
-	// crowdedSpins is the number of spins that yield to threads before one does not, to find out
+	// crowdedSpins is the number of spins that yield to threads before some do not, to find out
 	// whether the machine is still crowded.
 	crowdedSpins = 64
 

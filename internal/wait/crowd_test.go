@@ -28,7 +28,7 @@ func TestCrowd(t *testing.T) {
 	require.False(t, spin(true, time.Microsecond), "to find out whether it is still necessary")
 }
 
-// Spins on a socket that lack input, as on a crowded machine, make later ones yield to threads, in place of goroutines.
+// Spins that lack input, as on a crowded machine, make later ones yield to threads.
 func TestSpinsOnCrowdedMachine(t *testing.T) {
 	s := newTestSpinner(100 * time.Microsecond).makeExclusive()
 	s.crowd = &crowd{}

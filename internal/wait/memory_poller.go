@@ -32,7 +32,8 @@ func (m *MemoryPoller) Poll(ready func() bool) bool { return m.spinner.poll(read
 
 // PollForAll does what Poll does. If the goroutine may not poll alone, for example because two other
 // connections have input, it polls for the SharedWaiters of the process too, until one of these is ready; it
-// then wakes that, and returns false. Only one goroutine at a time polls for all.
+// then wakes that, and returns false. Only one goroutine at a time polls for all, only if there are two of
+// these, and not for a while after such polls that have found nothing.
 func (m *MemoryPoller) PollForAll(ready func() bool) bool {
 	if m.spinner.registration.exclusive() {
 		return m.spinner.poll(ready)

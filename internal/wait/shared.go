@@ -23,7 +23,7 @@ type SharedWaiter struct {
 
 // NewSharedWaiter returns a SharedWaiter. ready reports whether the memory has changed, and wake makes
 // the caller of Begin check that. request asks the peer for a doorbell or, if on is false, no longer. After
-// it has asked for one, it calls wake if the memory has changed. None of the three may block, or call methods of
+// it has asked for one, it calls wake if the memory has changed, or if it could not ask. None of the three may block, or call methods of
 // a SharedWaiter. They are called between Begin and End, and by these.
 func NewSharedWaiter(ready func() bool, wake func(), request func(on bool)) *SharedWaiter {
 	return &SharedWaiter{ready: ready, wake: wake, request: request, shared: &processWaiters}
@@ -106,25 +106,26 @@ func (s *sharedWaiters) spin(by *spinner, ready func() bool) bool {
 	if !found && by.registration.arbiter.takeStarted() {
 		runtime.Gosched()
 	}
-	result, now := spinInterrupted, by.now()
-	for yields, end := 1, now+by.bound; !found && now < end && (by.stop == nil || !by.stop()); yields++ {
+	now := by.now()
+	end, took := now+by.bound, time.Duration(0)
+	for yields := 1; !found && now < end && (by.stop == nil || !by.stop()); yields++ {
 		if yields%yieldsPerGosched == 0 && runtime.GOMAXPROCS(0) == 1 {
 			runtime.Gosched() // a goroutine may run here until it blocks or the runtime preempts it
-			now = by.now()
 		}
+		last := by.now()
 		by.yield()
-		last := now
 		now = by.now()
+		took = now - last
 		own, found = s.poll(ready)
-		switch {
-		case now-last >= sliceYield:
-			result = spinDescheduled
-		case now >= end:
-			result = spinExpired
-		}
 	}
-	if found && result == spinInterrupted {
+	result := spinInterrupted
+	switch {
+	case took >= sliceYield:
+		result = spinDescheduled
+	case found:
 		result = spinFound
+	case now >= end:
+		result = spinExpired
 	}
 	s.end(result)
 	return own
@@ -136,7 +137,7 @@ type spinResult int
 const (
 	spinFound       spinResult = iota // there was input
 	spinExpired                       // the time to spin has passed
-	spinDescheduled                   // a yield has taken sliceYield; there may be input
+	spinDescheduled                   // the last yield has taken sliceYield; there may be input
 	spinInterrupted                   // by spinner.stop
 )
 
@@ -150,7 +151,7 @@ const (
 )
 
 // begin begins a spin: it makes the peers of all waiters send no doorbells, and returns how many waiters there
-// are. It reports false, and does nothing else, if there are too few, another goroutine spins, or spins have found nothing.
+// are. It reports false if there are too few, another goroutine spins, or the wait must pass without a spin.
 func (s *sharedWaiters) begin(by *spinner) (n int, ok bool) {
 	if by.bound <= 0 || by.stop != nil && by.stop() {
 		return 0, false
@@ -198,7 +199,7 @@ func (s *sharedWaiters) end(result spinResult) {
 	case spinExpired:
 		s.backoff.failed()
 	case spinDescheduled:
-		s.backoff = backoff{skip: skipDescheduled, left: skipDescheduled}
+		s.backoff.left = skipDescheduled
 	}
 	for _, w := range s.waiters {
 		w.request(true)

@@ -119,6 +119,12 @@ func TestSharedSpinOnBusyMachine(t *testing.T) {
 	require.Len(t, w.requests, 2)
 	succeeded, _ = s.wait(1)
 	require.True(t, succeeded)
+
+	s.yield = func() { s.time += 100 * time.Microsecond } // to the end of the spin
+	for range 3 {
+		succeeded, _ = s.wait(first + 1)
+		require.True(t, succeeded, "the spins that found input are not rare")
+	}
 }
 
 // There is no spin for all without two waiters, and only one at a time.

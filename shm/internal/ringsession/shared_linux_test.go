@@ -1,6 +1,7 @@
 package ringsession_test
 
 import (
+	"io"
 	"math/rand/v2"
 	"runtime"
 	"sync/atomic"
@@ -62,13 +63,21 @@ func (l link) startWait(t *testing.T) <-chan bool {
 	return done
 }
 
-// A goroutine that polls one stream while others have input polls for those that wait too. It returns once one
-// of them has input. Meanwhile no doorbell is requested for any of them, and afterwards for those that still wait.
+// A goroutine that polls one stream while others have input polls for those that wait too. Meanwhile no doorbell is
+// requested for any of them, and afterwards for those that still wait.
 func TestPollServesOthers(t *testing.T) {
 	all := links(t, 4, wait.Config{Spin: testwait.Limit})
 	polled, woken, still, late := all[0], all[1], all[2], all[3]
 	wokenDone, stillDone := woken.startWait(t), still.startWait(t)
-	poll := testwait.Start(func() bool { return polled.reader.PollReadable(false) })
+	var ended atomic.Bool
+	poll := testwait.Start(func() bool {
+		for !ended.Load() { // some polls may be too short, after others that found nothing
+			if polled.reader.PollReadable(false) {
+				return true
+			}
+		}
+		return false
+	})
 	for woken.doorbellIsAsked() || still.doorbellIsAsked() {
 		runtime.Gosched()
 	}
@@ -78,6 +87,8 @@ func TestPollServesOthers(t *testing.T) {
 	}
 	woken.write(t)
 	testwait.Finish(t, wokenDone)
+	ended.Store(true)
+	polled.reader.Interrupt()
 	require.False(t, testwait.Finish(t, poll))
 	woken.read(t)
 	for _, l := range []link{polled, still, late} {
@@ -88,7 +99,11 @@ func TestPollServesOthers(t *testing.T) {
 	testwait.Finish(t, stillDone)
 	still.read(t)
 	stillDone = still.startWait(t)
-	poll = testwait.Start(func() bool { return polled.reader.PollReadable(false) })
+	poll = testwait.Start(func() bool {
+		for !polled.reader.PollReadable(false) {
+		}
+		return true
+	})
 	for late.doorbellIsAsked() || still.doorbellIsAsked() {
 		runtime.Gosched()
 	}
@@ -111,7 +126,7 @@ func TestSharedPollsLoseNothing(t *testing.T) {
 		var readers, writers []<-chan bool
 		for i, l := range links(t, 5, wait.Config{Spin: wait.Spin}) {
 			arrived := make(chan struct{}, 1)
-			readers = append(readers, l.readAll(arrived)...)
+			readers = append(readers, l.readAll(t, arrived)...)
 			writers = append(writers, testwait.Start(func() bool {
 				for range messages {
 					l.write(t)
@@ -134,7 +149,7 @@ func TestSharedPollsLoseNothing(t *testing.T) {
 
 // readAll reads until the stream or the session ends, on two goroutines, of which one waits and one polls, as those of
 // a pipe do. It sends a value to arrived for each byte.
-func (l link) readAll(arrived chan<- struct{}) []<-chan bool {
+func (l link) readAll(t *testing.T, arrived chan<- struct{}) []<-chan bool {
 	input := make(chan struct{}, 1)
 	var ended atomic.Bool
 	waits := testwait.Start(func() bool {
@@ -155,7 +170,7 @@ func (l link) readAll(arrived chan<- struct{}) []<-chan bool {
 			for readable := true; readable; {
 				n, err := l.reader.TryRead(make([]byte, 1))
 				if err != nil {
-					return true
+					return assert.ErrorIs(t, err, io.EOF)
 				}
 				if n == 1 {
 					arrived <- struct{}{}
