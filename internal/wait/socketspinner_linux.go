@@ -14,11 +14,10 @@ func (s *socketSpinner) init(bound time.Duration, r *registration) {
 	epoch := time.Now()
 	s.spinner = spinner{
 		bound:        bound,
-		crowd:        &crowd{},
 		registration: r,
 		busy:         busy,
 		now:          func() time.Duration { return time.Since(epoch) },
-		yield:        s.yieldAll,
+		yield:        yieldAll,
 		stop:         s.otherHasInput,
 	}
 }
@@ -41,18 +40,10 @@ func (s *socketSpinner) otherHasInput() bool {
 	return true
 }
 
-// goschedInCrowd is the number of yields to threads for each one to goroutines if the machine is crowded.
-const goschedInCrowd = 64
-
-// yieldAll yields to other goroutines, or to other threads if the machine is crowded, and to both if the process
-// has one processor. On a crowded machine it yields to goroutines now and then, and if GoroutineStarted was called.
-func (s *socketSpinner) yieldAll() {
-	single := runtime.GOMAXPROCS(0) == 1
-	s.crowd.polls++
-	if single || !s.crowd.yielding || s.crowd.polls%goschedInCrowd == 0 || s.registration.arbiter.takeStarted() {
-		runtime.Gosched()
-	}
-	if single || s.crowd.yielding {
+// yieldAll yields to other goroutines, and to other threads if the process has one processor.
+func yieldAll() {
+	runtime.Gosched()
+	if runtime.GOMAXPROCS(0) == 1 {
 		yieldThread()
 	}
 }

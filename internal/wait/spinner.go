@@ -10,7 +10,6 @@ import (
 type spinner struct {
 	bound        time.Duration // longest spin; 0: never
 	placement    *placement    // nil if the kernel brings the bytes, as for sockets
-	crowd        *crowd        // of a socket; nil for memory
 	registration *registration
 	busy         *busyPoller // for which the reader polls while it spins
 	backoff      backoff
@@ -52,7 +51,6 @@ func (s *spinner) spin(ready func() bool, due bool) bool {
 		runtime.Gosched()
 	}
 	yields, now := 0, s.now()
-	s.crowd.begin()
 	for end := now + s.bound; due || s.registration.exclusive(); {
 		if s.placement != nil && yields%yieldsPerGosched == yieldsPerGosched-1 && runtime.GOMAXPROCS(0) == 1 {
 			runtime.Gosched() // a goroutine may run here until it blocks or the runtime preempts it
@@ -79,7 +77,6 @@ func (s *spinner) spin(ready func() bool, due bool) bool {
 		}
 		if now = s.now(); now >= end {
 			s.backoff.failed()
-			s.crowd.failed(now)
 			s.busy.gaveUp()
 			return false
 		}

@@ -18,10 +18,6 @@
 // block and wake. While the spinning thread keeps its processor, that thread does not get the
 // goroutines.
 //
-// If spins lack input, one soon after the other, more threads may spin on the machine than it has
-// processors, and the reply waits for this one. For some spins a Reader then yields to threads, and
-// only now and then to goroutines.
-//
 // A [MemoryPoller] spins until memory changes, in which the kernel has no part. It polls for some
 // microseconds without a system call. After that it yields to other threads between polls: if more
 // threads are busy than there are processors, the process that is to make the change may be waiting
