@@ -22,9 +22,10 @@ type SharedWaiter struct {
 }
 
 // NewSharedWaiter returns a SharedWaiter. ready reports whether the memory has changed, and wake makes
-// the caller of Begin check that. request asks the peer for a doorbell or, if on is false, no longer. After
-// it has asked for one, it calls wake if the memory has changed, or if it could not ask. None of the three may block, or call methods of
-// a SharedWaiter. They are called between Begin and End, and by these.
+// the caller of Begin check that. request asks the peer for a doorbell or, if on is false, no longer.
+// After it has asked for one, it calls wake if the memory has changed, or if it could not ask. None of
+// the three may block, or call methods of a SharedWaiter. They are called between Begin and End, and by
+// these.
 func NewSharedWaiter(ready func() bool, wake func(), request func(on bool)) *SharedWaiter {
 	return &SharedWaiter{ready: ready, wake: wake, request: request, shared: &processWaiters}
 }
@@ -33,7 +34,7 @@ func NewSharedWaiter(ready func() bool, wake func(), request func(on bool)) *Sha
 // in PollForAll polls for it as well, unless maxShared others have begun since.
 func (w *SharedWaiter) Begin() { w.shared.add(w) }
 
-// End ends that. When it returns, no function of w is being called, nor will be.
+// End ends the wait. When it returns, no function of w is being called, nor will be.
 func (w *SharedWaiter) End() { w.shared.remove(w) }
 
 // processWaiters has the SharedWaiters of this process. Like the spin arbiter it has nothing that two
@@ -88,10 +89,11 @@ func (s *sharedWaiters) remove(w *SharedWaiter) {
 	}
 }
 
-// spin polls for the caller and for all waiters, with yields between, until the caller or one of them is ready, or
-// the time to spin, or spinner.stop, ends it. It reports whether the caller is ready. A waiter that is ready is woken;
-// the spin then ends, so that its goroutine can run here. If the caller may not spin now, spin returns false
-// without calling ready. It does not use spinner.backoff and spinner.placement, which are about one peer.
+// spin polls for the caller and for all waiters, with yields between, until the caller or one of them is
+// ready, or the time to spin, or spinner.stop, ends it. It reports whether the caller is ready. A waiter
+// that is ready is woken; the spin then ends, so that its goroutine can run here. If the caller may not
+// spin now, spin returns false without calling ready. It does not use spinner.backoff and
+// spinner.placement, which are about one peer.
 func (s *sharedWaiters) spin(by *spinner, ready func() bool) bool {
 	n, ok := s.begin(by)
 	if !ok {
@@ -150,8 +152,9 @@ const (
 	skipDescheduled = 64
 )
 
-// begin begins a spin: it makes the peers of all waiters send no doorbells, and returns how many waiters there
-// are. It reports false if there are too few, another goroutine spins, or the wait must pass without a spin.
+// begin begins a spin: it makes the peers of all waiters send no doorbells, and returns how many waiters
+// there are. It reports false if there are too few, another goroutine spins, or the wait must pass
+// without a spin.
 func (s *sharedWaiters) begin(by *spinner) (n int, ok bool) {
 	if by.bound <= 0 || by.stop != nil && by.stop() {
 		return 0, false
@@ -168,8 +171,8 @@ func (s *sharedWaiters) begin(by *spinner) (n int, ok bool) {
 	return len(s.waiters), true
 }
 
-// poll polls for the caller and then for each waiter, until one is ready. It wakes a waiter that is. It is called
-// between begin and end.
+// poll polls for the caller and then for each waiter, until one is ready. It wakes a waiter that is. It
+// is called between begin and end.
 func (s *sharedWaiters) poll(ready func() bool) (own, found bool) {
 	if ready() {
 		return true, true

@@ -49,9 +49,9 @@ func (s *stream) PollWritable() bool {
 
 // Wait implements transport.Poller: it blocks until TryRead has bytes or an error to return, or
 // Wake is called. It does not poll itself. While it blocks, the peer sends a doorbell when the
-// stream becomes readable, unless a goroutine polls for it: with busy polling, or one that spins for another stream
-// (wait.SharedWaiter). While another goroutine polls this stream (PollReadable) the peer sends none, and that
-// goroutine's call of Arm wakes Wait.
+// stream becomes readable, unless a goroutine polls for it: with busy polling, or one that spins for
+// another stream (wait.SharedWaiter). While another goroutine polls this stream (PollReadable) the peer
+// sends none, and that goroutine's call of Arm wakes Wait.
 func (s *stream) Wait() {
 	for !s.woken.Swap(false) {
 		polled := s.polling.Load() // by another goroutine, whose call of Arm wakes this one
@@ -141,19 +141,19 @@ func (s *stream) setDoorbell(on bool) bool {
 	return on && s.readChanged()
 }
 
-// requestWithoutBlocking does what requestDoorbell does, for a goroutine that polls for the caller of Wait. If
-// on is true, it wakes Wait if that need not wait, or if another goroutine reads. It does nothing while
-// another goroutine polls the stream, whose call of Arm requests the doorbell.
-func (s *stream) requestWithoutBlocking(on bool) {
+// tryRequestDoorbell does what requestDoorbell does, without blocking, for a goroutine that polls for the
+// caller of Wait. If on is true, it wakes Wait if a read need not wait, or if another goroutine reads. It
+// does nothing while another goroutine polls the stream, whose call of Arm requests the doorbell.
+func (s *stream) tryRequestDoorbell(on bool) {
 	if s.polling.Load() {
 		return
 	}
-	known := s.read.mu.TryLock()
-	changed := !known || s.setDoorbell(on)
-	if known {
+	locked := s.read.mu.TryLock()
+	mustWake := !locked || s.setDoorbell(on)
+	if locked {
 		s.read.mu.Unlock()
 	}
-	if on && changed {
+	if on && mustWake {
 		s.read.wake()
 	}
 }

@@ -61,13 +61,13 @@ func newStream(peer *peerSocket, id doorbell, rings ringPair, a Addresses, polle
 	s.read.init(poller.Clone().StopWhen(s.interrupted.Load), s.readChanged)
 	s.write.init(poller.Clone().SpinLonger(), s.writeChanged) // a full ring waits for a reader that may be blocked
 	s.isReadable = s.readable
-	if !busy {
-		s.inWait = wait.NewSharedWaiter(s.readableUnlessPolled, s.read.wake, s.requestWithoutBlocking)
-		return s
+	if busy {
+		s.read.waitBusy()
+		s.write.waitBusy()
+		s.inWait = wait.NewBusyWaiter(s.readableUnlessPolled, s.read.wake)
+	} else {
+		s.inWait = wait.NewSharedWaiter(s.readableUnlessPolled, s.read.wake, s.tryRequestDoorbell)
 	}
-	s.read.waitBusy()
-	s.write.waitBusy()
-	s.inWait = wait.NewBusyWaiter(s.readableUnlessPolled, s.read.wake)
 	return s
 }
 
